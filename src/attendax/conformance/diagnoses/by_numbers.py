@@ -1,19 +1,19 @@
 """Reasons that are seen in the numbers of many cases together: coarse products, a factor, a block of rows."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ..cases.case import SIZES
 from ..conventions.table import python
 from ..judge.comparing import Tolerance, compare
 from ..judge.judges import compared
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
-from ..report.outcomes import Outcome
 from .by_running import with_case
-from .hypothesis import heads_of, lengths, loosely, multiplied, scale_of
+from .causes import Faults
+from .hypothesis import lengths, loosely, multiplied
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
@@ -26,54 +26,38 @@ MEANS = {"1/scale": ": the scale is left out", "scale": ": the scale is applied 
          "1/log 2": ": in units of log 2", "log 2": ": in units of log 2"}  # fmt: skip
 
 
-class Seen(NamedTuple):
-    """A thing seen in some cases; whether it is a reason, or only a description."""
-
-    name: str
-    names: set[str]
-    remedy: str = ""
-    is_reason: bool = True
-
-
-def seen(trials: Mapping[str, Trial], outcomes: Iterable[Outcome]) -> list[Seen]:
-    """Things seen in the numbers of cases that are left, the surest first."""
-    return [*_precision(trials, list(outcomes)), *_factors(trials)]
-
-
-def _precision(trials: Mapping[str, Trial], outcomes: list[Outcome]) -> list[Seen]:
-    """A coarser product: nearly all values (or all gradients) of the dtype show it, in most of their rows."""
-    found = []
+def see(faults: Faults) -> None:
+    """Take what is seen in the numbers of cases that are left, the surest first."""
     for level in ("forward", "gradient"):
-        for dtype, ways in WAYS.items():
-            mine = {n: t for n, t in trials.items() if (t.case.level, t.dtype) == (level, dtype) and _is_plain(t)}
-            mine = {n: t for n, t in mine.items() if not _factor(t)}  # a factor is no rounding
-            others = [o for o in outcomes if o.verdict is Verdict.OK and _is_of(o, level, dtype, mine)]
-            told = [Seen(words, {n for n, t in mine.items() if is_so(t)}, remedy) for words, remedy, is_so in ways]
-            best = max(told, key=lambda one: len(one.names))  # the finest of those that explain the most
-            enough = len(best.names) >= MOST * (len(mine) + len(others))
-            if best.names and enough and not _is_wrong_for_whole_numbers(mine[min(best.names)]):
-                found.append(best)
-    return found
+        for dtype in WAYS:
+            _precision(faults, level, dtype)
+    _factors(faults)
+
+
+def _precision(faults: Faults, level: str, dtype: str) -> None:
+    """A coarser product: nearly all values (or all gradients) of the dtype show it, in most of their rows.
+
+    Of one key, the weight is 1 in any precision; and a factor is no rounding.
+    """
+    every = [(n, t) for n, t in faults.of_numbers().items() if (t.case.level, t.dtype) == (level, dtype)]
+    mine = {n: t for n, t in every if lengths(t)[1] > 1 and t.how.precision == "highest" and not _factor(t)}
+    told = [({n for n, t in mine.items() if is_so(t)}, words, remedy) for words, remedy, is_so in WAYS[dtype]]
+    names, words, remedy = max(told, key=lambda one: len(one[0]))  # the finest of those that explain the most
+    if not names:
+        return
+    run = mine[min(names)].how.dtype
+    right = [o for o in faults.outcomes if o.verdict is Verdict.OK and (o.finding.error or 0) < 1e-5]
+    right = [o for o in right if (o.case.level, o.case.judge, o.case.dtype or run) == (level, "value", dtype)]
+    others = sum(o.case.sizes.get("S", 2) > 1 for o in right)
+    if len(names) >= MOST * (len(mine) + others) and not _is_wrong_for_whole_numbers(mine[min(names)]):
+        faults.take(words, names, remedy)
 
 
 def _is_wrong_for_whole_numbers(trial: Trial) -> bool:
     """Tell whether a call of one key and small whole numbers is wrong, which no precision of products rounds."""
     case = trial.case._replace(lines=WHOLE, call="", direction="forward", sizes=trial.case.sizes | {"S": 1})
-    made = None if trial.implementation.form.lacking(case) else with_case(trial, case)
+    made = with_case(trial, case)
     return made is not None and not _in_float32(made)
-
-
-def _is_plain(trial: Trial) -> bool:
-    several = trial.inputs.arrays["key"].shape[-2] > 1
-    return several and trial.how.precision == "highest"
-
-
-def _is_of(outcome: Outcome, level: str, dtype: str, mine: Mapping[str, Trial]) -> bool:
-    """Tell whether a case that is right speaks against it: of one key, the weight is 1 in any precision."""
-    case = outcome.case
-    run = next((trial.how.dtype for trial in mine.values()), "")
-    alike = (case.level, case.judge, case.dtype or run) == (level, "value", dtype)
-    return alike and case.sizes.get("S", 2) > 1 and (outcome.finding.error or 0) < 1e-5
 
 
 def _is_coarse(precision: str, unit: float) -> Callable[[Trial], bool]:
@@ -109,33 +93,29 @@ WAYS: dict[str, list[tuple[str, str, Callable[[Trial], bool]]]] = {
 }
 
 
-def _factors(trials: Mapping[str, Trial]) -> list[Seen]:
+def _factors(faults: Faults) -> None:
     """Leaves that are a constant times what is right: the constant by the sizes of all cases, where one fits them."""
-    factors = {name: factor for name, trial in trials.items() if (factor := _factor(trial))}
-    left, found = dict(factors), []
+    trials = faults.of_numbers()
+    left = {name: factor for name, trial in trials.items() if (factor := _factor(trial))}
     while left:
-        leaves = next(iter(left.values())).keys()
-        mine = {name: factor for name, factor in left.items() if factor.keys() == leaves}
-        fits = {
-            symbol: {n for n, f in mine.items() if _fits(f, _value(symbol, trials[n]), trials[n])} for symbol in SYMBOLS
-        }
+        first, leaves = next((name, factor.keys()) for name, factor in left.items())
+        mine = [name for name, factor in left.items() if factor.keys() == leaves]
+        fits = {x: {n for n in mine if _fits(left[n], _value(x, trials[n]), trials[n])} for x in SYMBOLS}
         symbol = max(fits, key=lambda s: len(fits[s]))
         names = fits[symbol]
         if not names:
-            first = next(iter(mine))
-            value = next(iter(mine[first].values()))
-            symbol, names = f"{value:.4g}", {n for n, f in mine.items() if _fits(f, value, trials[n])} | {first}
+            value = next(iter(left[first].values()))
+            symbol, names = f"{value:.4g}", {n for n in mine if _fits(left[n], value, trials[n])} | {first}
         words = f"{', '.join(leaves)}: {symbol} times what is right{MEANS.get(symbol, '')}"
-        found.append(Seen(words, names, is_reason=symbol in MEANS))
+        faults.take(words, names, tried=len(names) * (symbol in MEANS))
         left = {name: factor for name, factor in left.items() if name not in names}
-    return found
 
 
 def _value(symbol: str, trial: Trial) -> float:
     """The number that a symbol stands for in a call."""
-    (N, G), D, S = heads_of(trial.inputs), trial.inputs.arrays["query"].shape[-1], lengths(trial.inputs)[1]
-    known = {"D": D, "S": S, "N": N, "G": G, "log2": math.log(2), "scale": scale_of(trial.inputs) or math.nan}
-    return float(eval(python(symbol.replace(" ", "")), known))
+    known = SIZES | trial.case.sizes
+    scale = trial.inputs.options.get("scale", known["D"] ** -0.5)
+    return float(eval(python(symbol.replace(" ", "")), {**known, "log2": math.log(2), "scale": scale or math.nan}))
 
 
 def _eps(trial: Trial) -> float:
@@ -171,11 +151,6 @@ def is_rounded(trial: Trial) -> bool:
         return False  # it is no number that is wrong
     numbers = Trial(trial.implementation, trial.case, trial.how._replace(profile="numbers"))
     return not compared(numbers, trial.got, wanted).verdict.fails
-
-
-def is_all_zeros(trial: Trial) -> bool:
-    """Tell whether nothing is computed, or nothing of it arrives."""
-    return gives_zeros(trial.got) and bool(np.any(trial.expected().get("out", 0)))
 
 
 def gives_zeros(got: Mapping[str, np.ndarray]) -> bool:

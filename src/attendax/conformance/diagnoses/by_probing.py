@@ -4,19 +4,18 @@ With one-hot values the result is the weights, with one-hot cotangents those of 
 that a key length hides, a scale, and how far causal reaches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ..cases import CASES
-from ..cases.case import SIZES, Leaves
+from ..cases.case import SIZES
 from ..cases.square import plain_of
 from ..conventions import formula
-from ..conventions.form import Measure, factor_of, scale_of_first, solved
-from ..judge.comparing import compare
+from ..conventions.form import factor_of, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case
-from .hypothesis import GRADIENT, heads_of, lengths, loosely
+from .hypothesis import is_backward, is_near, lengths
 
 MOST_CALLS = 80
 BLOCKS = (128, 64, 32, 16)
@@ -77,8 +76,7 @@ def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
 def _is_of_values_alone(trial: Trial) -> bool:
     """Tell whether the gradients of queries and of keys are right."""
     wanted = {leaf: x for leaf, x in trial.expected().items() if leaf in ("grad query", "grad key")}
-    got = {leaf: trial.got[leaf] for leaf in wanted if leaf in trial.got}
-    return len(got) == 2 and not compare(got, wanted, loosely(trial, wanted)).verdict.fails
+    return len(wanted) == 2 and is_near(trial, trial.got, wanted)
 
 
 def lengths_seen(trial: Trial) -> str:
@@ -101,10 +99,10 @@ def lengths_seen(trial: Trial) -> str:
 
 def _right(trial: Trial) -> np.ndarray | None:
     """The weights, where they can be seen: those of a group of heads are summed in a backward."""
-    backward, (N, G) = trial.case.direction.partition(",")[0] in GRADIENT, heads_of(trial.inputs)
-    if not is_called_once(trial) or "constants" in trial.inputs.extra or (backward and N != G):
+    backward, sizes = is_backward(trial), SIZES | trial.case.sizes
+    if not is_called_once(trial) or "constants" in trial.inputs.extra or (backward and sizes["N"] != sizes["G"]):
         return None
-    if -(-lengths(trial.inputs)[not backward] // trial.inputs.arrays["value"].shape[-1]) > MOST_CALLS:
+    if -(-lengths(trial)[not backward] // trial.inputs.arrays["value"].shape[-1]) > MOST_CALLS:
         return None
     found = formula.weights(trial.inputs)
     return found if found.size else None
@@ -112,83 +110,77 @@ def _right(trial: Trial) -> np.ndarray | None:
 
 def _weights(trial: Trial, shape: tuple[int, ...]) -> np.ndarray | None:
     """Weights as the function has them, a few columns (or rows, of a backward) a call."""
-    inputs, value = trial.inputs, trial.inputs.arrays["value"]
-    backward, found = trial.case.direction.partition(",")[0] in GRADIENT, np.zeros(shape)
+    inputs, value, backward, found = trial.inputs, trial.inputs.arrays["value"], is_backward(trial), np.zeros(shape)
     length, width = shape[-2 if backward else -1], value.shape[-1]
+    leaf, rows = ("grad value", value) if backward else ("out", inputs.arrays["query"])
     for start in range(0, length, width):
         one_hot = np.eye(length, dtype=value.dtype)[:, start : start + width]
         one_hot = np.pad(one_hot, [(0, 0), (0, width - one_hot.shape[-1])])
         if backward:
-            cotangent = inputs.extra["cotangent"]
-            extra = {"cotangent": np.broadcast_to(one_hot, cotangent.shape).copy()}
+            extra = {"cotangent": np.broadcast_to(one_hot, inputs.extra["cotangent"].shape).copy()}
             extra |= {k: 0 * x for k, x in inputs.extra.items() if k == "lse_cotangent"}
-            got: Leaves | None = rerun(trial, inputs._replace(extra=inputs.extra | extra))
+            given = inputs._replace(extra=inputs.extra | extra)
         else:
-            arrays = inputs.arrays | {"value": np.broadcast_to(one_hot, value.shape).copy()}
-            got = rerun(trial, inputs._replace(arrays=arrays))
-        x = (got or {}).get("grad value" if backward else "out")
-        if x is None or x.shape != (value if backward else inputs.arrays["query"]).shape[:-1] + value.shape[-1:]:
+            given = inputs._replace(arrays=inputs.arrays | {"value": np.broadcast_to(one_hot, value.shape).copy()})
+        x = (rerun(trial, given) or {}).get(leaf)
+        if x is None or x.shape != rows.shape[:-1] + value.shape[-1:]:
             return None
         part = slice(start, min(start + width, length))
         x = np.asarray(x, np.float64)[..., : part.stop - start]
-        if backward:
-            found[..., part, :] = x.swapaxes(-1, -2)
-        else:
-            found[..., part] = x
+        (found.swapaxes(-1, -2) if backward else found)[..., part] = x
     return found
 
 
-def measured(trial: Trial) -> Measure:
-    """The scale of a function at sizes, with one that is given or without."""
+def _scales(trial: Trial) -> dict[str, str]:
+    """The scales of a function, by axis, where they can be solved for."""
+    form = trial.implementation.form
 
     def measure(sizes: Mapping[str, int], given: float | None) -> float | None:
-        form = trial.implementation.form
         case = plain_of(form, {}, ONE_KEY, "" if given is None else f"scale={given}", case=CASES[0])
         case = case._replace(sizes=SIZES | case.sizes | dict(sizes), direction="forward", judge="value")
-        if form.lacking(case) or trial.implementation.lack(case.traits(case.inputs(0, trial.dtype))):
-            return None
         other = with_case(trial, case)
-        return None if other is None else scale_of_first(other.got["out"], (SIZES | case.sizes)["S"])
+        return None if other is None else scale_of_first(other.got["out"], case.sizes["S"])
 
-    return measure
-
-
-def scales(trial: Trial) -> dict[str, str]:
-    """The scales of a function, by axis, where they can be solved for."""
-    measure = measured(trial)
-    sizes = SIZES | plain_of(trial.implementation.form, {}).sizes
+    sizes = SIZES | plain_of(form, {}).sizes
     found = {"scale": solved(measure, sizes)}
     if trial.implementation.lack(["scale"]) is None:
         found["given_scale"] = solved(measure, sizes, GIVEN)
     return found
 
 
-def bias(trial: Trial) -> str:
+def _bias(trial: Trial) -> dict[str, str]:
     """The number that a bias is multiplied by, 2·bias, where it is one at every width."""
     found = []
     for width in (4, 9):
         sizes = trial.case.sizes | {"D": width, "V": width}
         other = with_case(trial, trial.case._replace(lines=BIASED, call="bias=bias", sizes=sizes))
         found.append(None if other is None else scale_of_first(other.got["out"], other.inputs.arrays["key"].shape[-2]))
-    return factor_of(found[0], found[1], "bias")
+    return {"bias": factor_of(found[0], found[1], "bias")}
 
 
-def causal(trial: Trial) -> str:
+def _causal(trial: Trial) -> dict[str, str]:
     """The reach of causal, j <= i + 2, where it is a number of keys from the start or from the end."""
     reach = []
     for more in MORE_KEYS:
-        case = trial.case._replace(lines=EQUAL, sizes=trial.case.sizes | {"T": MANY, "S": MANY + more})
-        if trial.implementation.form.lacking(case) or (other := with_case(trial, case)) is None:
-            return ""
+        sizes = trial.case.sizes | {"T": MANY, "S": MANY + more}
+        if (other := with_case(trial, trial.case._replace(lines=EQUAL, sizes=sizes))) is None:
+            return {}
         out = np.asarray(other.got["out"], np.float64).reshape(-1, MANY, other.got["out"].shape[-1])
-        last = np.rint(2 * out) if np.isfinite(out).all() else np.full(out.shape, -1)
-        ahead = (last - np.arange(MANY)[:, None])[(last > 0) & (last < MANY + more - 1)]
+        keys = np.rint(2 * out) if np.isfinite(out).all() else np.full(out.shape, -1)
+        ahead = (keys - np.arange(MANY)[:, None])[(keys > 0) & (keys < MANY + more - 1)]
         if not ahead.size or np.ptp(ahead):
-            return ""
+            return {}
         reach.append(int(ahead[0]))
     if reach[1] - reach[0] not in (0, MORE_KEYS[1]):
-        return ""
-    end = "i + S - T" if reach[1] > reach[0] else "i"
-    if reach[0] in (0, -1):
-        return f"j {'<' if reach[0] else '<='} {end}"
-    return f"j <= {end} {'-' if reach[0] < 0 else '+'} {abs(reach[0])}"
+        return {}
+    end, last = "i + S - T" if reach[1] > reach[0] else "i", reach[0]
+    if last in (0, -1):
+        return {"causal": f"j {'<' if last else '<='} {end}"}
+    return {"causal": f"j <= {end} {'-' if last < 0 else '+'} {abs(last)}"}
+
+
+LOOKS: tuple[tuple[list[set[str]], Callable[[Trial], dict[str, str]]], ...] = (  # by the options of a call
+    ([set(), {"scale"}], _scales),
+    ([{"bias"}], _bias),
+    ([{"is_causal"}], _causal),
+)

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,11 +12,11 @@ import numpy as np
 
 from ..cases.case import SIZES, Case, Inputs, Leaves
 from ..conventions import right
-from ..judge.comparing import Tolerance, compare
+from ..judge.comparing import compare
 from ..judge.trial import Trial
 from ..worker.errors import Failed, NoNumbers
 from ..worker.place import worker_of
-from .hypothesis import FORWARD, GRADIENT, is_right, loosely
+from .hypothesis import FORWARD, GRADIENT, is_near, is_right, loosely
 
 RACE = "a race, or state kept between calls"
 UNWRITTEN = "uninitialised memory: whole rows are never written"
@@ -98,26 +99,23 @@ def is_called_once(trial: Trial) -> bool:
 
 def is_unsteady(trial: Trial) -> bool:
     """Tell whether one call gives other numbers, by more than rounding, another time."""
-    if not is_called_once(trial) or is_late():
-        return False
-    for call in (repeated, rerun):
+    for call in (repeated, rerun) if is_called_once(trial) else ():
         again = call(trial)
         if again is None or again.keys() != trial.got.keys() or _are_the_same(again, trial.got):
             continue
-        loose = loosely(trial, trial.got)
-        if compare(again, trial.got, loose).verdict.fails or _is_allowed(trial, again):
+        if not is_near(trial, again, trial.got) or _is_allowed(trial, again):
             return True
     return False
 
 
 def is_unwritten(trial: Trial) -> bool:
     """Tell whether rows of the result, or of another call's, were never written, and most others are right."""
-    again = repeated(trial) if is_called_once(trial) and not is_late() else None
+    again = repeated(trial) if is_called_once(trial) else None
     if again is None or again.keys() != trial.got.keys():
         return False
     if _are_the_same(again, trial.got) and not any(np.isnan(x).any() for x in again.values()):
         return False
-    changes = compare(again, trial.got, loosely(trial, trial.got)).verdict.fails
+    changes = not is_near(trial, again, trial.got)
     return any(_has_junk(trial, got, changes) for got in (trial.got, again))
 
 
@@ -156,26 +154,17 @@ def _is_allowed(trial: Trial, got: Leaves) -> bool:
 
 def is_cured_by_copies(trial: Trial) -> bool:
     """Tell whether the call is right with copies that are contiguous."""
-    if is_late():
+    if not is_called_once(trial) or not any(_is_spread(x) for some in trial.inputs for x in some.values()):
         return False
-    inputs = trial.inputs
-    copies = Inputs(_copied(inputs.arrays), _copied(inputs.options), _copied(inputs.extra))
-    if not is_called_once(trial) or all(_strides(a) == _strides(b) for a, b in zip(inputs, copies, strict=True)):
+    copies = ({name: x.copy() if _is_spread(x) else x for name, x in some.items()} for some in trial.inputs)
+    if is_near(trial, trial.got, trial.expected(), BEYOND_ROUNDING):  # sums in another order round otherwise
         return False
-    wanted = trial.expected()
-    far = {leaf: Tolerance(BEYOND_ROUNDING * t.allowed) for leaf, t in loosely(trial, wanted).items()}
-    if not compare(trial.got, wanted, far).verdict.fails:  # sums in another order round otherwise
-        return False
-    got = rerun(trial, copies)
+    got = rerun(trial, Inputs(*copies))
     return got is not None and is_right(trial, got)
 
 
-def _copied(some: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x for k, x in some.items()}
-
-
-def _strides(some: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    return [x.strides for x in some.values() if isinstance(x, np.ndarray)]
+def _is_spread(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and not x.flags.c_contiguous
 
 
 def is_wrong_when_compiled(trial: Trial) -> bool:
@@ -188,15 +177,23 @@ def is_wrong_when_compiled(trial: Trial) -> bool:
     return eager is not None and is_right(trial, eager)
 
 
+LOOKS: tuple[tuple[str, Callable[[Trial], bool], str], ...] = (  # words, whether it is so, and the remedy
+    (UNWRITTEN, is_unwritten, ""),
+    (RACE, is_unsteady, ""),
+    (STRIDES, is_cured_by_copies, ""),
+    (COMPILED, is_wrong_when_compiled, ONCE),
+)
+
+
 def smaller(trial: Trial) -> Trial:
     """The question without options and at small sizes, as far as it is wrong there, too."""
     if not is_called_once(trial):
         return trial
     if trial.case.call:
         trial = _if_wrong(with_case(trial, trial.case._replace(call=""))) or trial
-    for small, at in _axes(trial).values():
-        if at(small).items() - (SIZES | trial.case.sizes).items():
-            trial = _if_wrong(_at(trial, at(small))) or trial
+    for axis, (small, times) in _axes(trial).items():
+        if (SIZES | trial.case.sizes)[axis] != times[axis] * small:
+            trial = _if_wrong(_at(trial, times, small)) or trial
     return trial
 
 
@@ -209,63 +206,59 @@ def where_wrong(trial: Trial) -> str:
     if not is_called_once(trial):
         return ""
     trial, found = smaller(trial), []
-    for axis, (small, at) in _axes(trial).items():
-        sizes = SIZES | trial.case.sizes
-        size = sizes[axis]
-        if sizes.items() >= at(small).items() or not _is_right_at(trial, at(small)):
-            continue
-        found.append(_bound(axis, small, size // (sizes["N"] // sizes["G"] if axis == "N" else 1), trial, at))
+    for axis, (small, times) in _axes(trial).items():
+        if (SIZES | trial.case.sizes)[axis] != times[axis] * small and _is_right_at(trial, times, small):
+            found.append(_bound(trial, axis, small, times))
     return " and ".join(found)
 
 
-def _bound(axis: str, right: int, wrong: int, trial: Trial, at: Callable[[int], dict[str, int]]) -> str:
+def _bound(trial: Trial, axis: str, right: int, times: Mapping[str, int]) -> str:
     """Between a size that is right and one that is wrong; where both come in turn, of which they are multiples."""
+    sizes, is_right_at = SIZES | trial.case.sizes, functools.partial(_is_right_at, trial, times)
+    wrong = sizes[axis] // times[axis]
     while wrong - right > 1:
         half = (right + wrong) // 2
-        right, wrong = (half, wrong) if _is_right_at(trial, at(half)) else (right, half)
-    last, own = at(right)[axis], (SIZES | trial.case.sizes)[axis]  # what is said must hold of this call, too
-    if own % at(wrong)[axis] == 0 and _is_right_at(trial, at(wrong + 1)) and not _is_right_at(trial, at(2 * wrong)):
-        return f"{axis} is a multiple of {at(wrong)[axis]}"
-    if right > 1 and own % last and _is_right_at(trial, at(2 * right)) and not _is_right_at(trial, at(2 * right + 1)):
+        right, wrong = (half, wrong) if is_right_at(half) else (right, half)
+    last, first = times[axis] * right, times[axis] * wrong
+    if sizes[axis] % first == 0 and is_right_at(wrong + 1) and not is_right_at(2 * wrong):  # it holds of this call, too
+        return f"{axis} is a multiple of {first}"
+    if right > 1 and sizes[axis] % last and is_right_at(2 * right) and not is_right_at(2 * right + 1):
         return f"{axis} is no multiple of {last}"
-    return "V > D" if axis == "V" and last == (SIZES | trial.case.sizes)["D"] else f"{axis} > {last}"
+    return "V > D" if axis == "V" and last == sizes["D"] else f"{axis} > {last}"
 
 
-def _axes(trial: Trial) -> dict[str, tuple[int, Callable[[int], dict[str, int]]]]:
-    """A small size for each axis, and sizes of all that go with it: equal ones stay equal."""
+def _axes(trial: Trial) -> dict[str, tuple[int, dict[str, int]]]:
+    """A small size for each axis, and those that go with it, each so many times as large: equal ones stay equal."""
     sizes = SIZES | trial.case.sizes
-    T, S, D, V, ratio = *(sizes[axis] for axis in "TSDV"), max(sizes["N"] // max(sizes["G"], 1), 1)
-
-    def of(*names: str) -> Callable[[int], dict[str, int]]:
-        return lambda size: dict.fromkeys(names, size)
-
-    lengths = {"S": (min(7, S), of("T", "S"))} if T == S else {"T": (min(5, T), of("T")), "S": (min(7, S), of("S"))}
-    widths = {"D": (min(4, D), of("D", "V"))} if D == V else {"D": (min(4, D), of("D")), "V": (min(D, V), of("V"))}
-    heads = (min(3 if ratio == 1 else 2, sizes["G"]), lambda size: {"N": ratio * size, "G": size})
-    return lengths | {"N": heads, "B": (min(2, sizes["B"]), of("B"))} | widths
+    T, S, D, V, G = (sizes[axis] for axis in "TSDVG")
+    ratio = max(sizes["N"] // max(G, 1), 1)
+    found = {"S": (7, {"T": 1, "S": 1})} if T == S else {"T": (5, {"T": 1}), "S": (7, {"S": 1})}
+    found |= {"N": (min(3 if ratio == 1 else 2, G), {"N": ratio, "G": 1}), "B": (2, {"B": 1})}
+    found |= {"D": (4, {"D": 1, "V": 1})} if D == V else {"D": (4, {"D": 1}), "V": (D, {"V": 1})}
+    return {axis: (min(small, sizes[axis]), times) for axis, (small, times) in found.items()}
 
 
-def _at(trial: Trial, sizes: Mapping[str, int]) -> Trial | None:
-    """The case at other sizes."""
-    return with_case(trial, trial.case._replace(sizes=trial.case.sizes | dict(sizes)))
+def _at(trial: Trial, times: Mapping[str, int], size: int) -> Trial | None:
+    """The case at another size of some axes."""
+    return with_case(trial, trial.case._replace(sizes=trial.case.sizes | {axis: n * size for axis, n in times.items()}))
 
 
 def with_case(trial: Trial, case: Case) -> Trial | None:
-    """Another case, and what is got there; None where it cannot be made, the call raises, or there is no time."""
+    """Another case, and what is got; None where it cannot be made, is not offered, raises, or there is no time."""
     if is_late():
         return None
+    implementation = trial.implementation
     try:
-        other = Trial(trial.implementation, case, trial.how)
+        other = Trial(implementation, case, trial.how)
         wanted = other.expected()
     except (IndexError, ValueError):
         return None
-    got = rerun(other)
-    if got is None or not wanted.keys() <= got.keys():
+    if implementation.form.lacking(case) or implementation.lack(case.traits(other.inputs)):
         return None
-    other.got = got
-    return other
+    other.got = rerun(other) or {}
+    return other if wanted.keys() <= other.got.keys() else None
 
 
-def _is_right_at(trial: Trial, sizes: Mapping[str, int]) -> bool:
-    other = _at(trial, sizes) if max(sizes.values()) < FARTHEST else None
+def _is_right_at(trial: Trial, times: Mapping[str, int], size: int) -> bool:
+    other = _at(trial, times, size) if max(times.values()) * size < FARTHEST else None
     return other is not None and is_right(other, other.got)

@@ -13,10 +13,9 @@ from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
 from . import by_probing, of_code
 from .by_running import is_called_once, is_late, share, with_case
-from .causes import options_of, pairs_of
-from .hypothesis import Hypothesis, of_table
+from .causes import options_of
+from .hypothesis import Hypothesis, of_table, pairs_of
 
-OTHERS = of_code.HYPOTHESES
 LEVELS = 3  # reasons that come on top of each other
 MOST_PAIRS = 2**20  # of a green case that may refute
 FEW = 2**10  # of a call that is tried with two values at once
@@ -47,10 +46,9 @@ class Greens:
         cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
         self.cases = sorted((case for case in cases if case.pairs <= MOST_PAIRS), key=lambda case: case.pairs)
 
-    def refute(self, hypothesis: Hypothesis, trials: Iterable[Trial]) -> bool:
-        """Tell whether some case that is asked in the same way would have been wrong, or there is no time to say so."""
-        ways = {way_of(trial.case) for trial in trials}
-        asked = (case for case in self.cases if way_of(case) in ways)
+    def refute(self, hypothesis: Hypothesis, way: tuple[Any, ...]) -> bool:
+        """Tell whether some case that is asked in a way would have been wrong, or there is no time to say so."""
+        asked = (case for case in self.cases if way_of(case) == way)
         return any(is_late() or hypothesis.says(self._trial(case)) is False for case in asked)
 
     def _trial(self, case: Case) -> Trial:
@@ -78,7 +76,7 @@ def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
     """
     left, every = dict(trials), list[Reason]()
     table = of_table(_numbers(left.values())) if left else []
-    hypotheses: list[Hypothesis] = [*table, *OTHERS]
+    hypotheses: list[Hypothesis] = [*table, *of_code.HYPOTHESES]
     for level in range(LEVELS):
         first = None
         found = list(_of_level(left, hypotheses, greens))
@@ -115,18 +113,17 @@ def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Re
 def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
     """Drop reasons of an option where the plain call, in the same way and no larger, is wrong and not explained."""
     explained = set().union(*(reason.names for reason in found))
-    plain: dict[Any, int] = {}
-    for name, trial in trials.items():
-        if name not in explained and trial.case.judge == "value" and not options_of(trial.case):
-            plain[way_of(trial.case)] = min(pairs_of(trial), plain.get(way_of(trial.case), MOST_PAIRS))
+    wrong = [trial for name, trial in trials.items() if name not in explained and trial.case.judge == "value"]
+    plain = [(way_of(trial.case), pairs_of(trial)) for trial in wrong if not options_of(trial.case)]
 
-    def stands(reason: Reason) -> bool:
-        if not reason.hypothesis.axes or not all(ASKS.get(axis) for axis in reason.hypothesis.axes):
-            return True
-        mine = [trials[name] for name in reason.names]
-        return any(pairs_of(trial) < plain.get(way_of(trial.case), MOST_PAIRS) for trial in mine)
+    def stands(name: str) -> bool:
+        way, pairs = way_of(trials[name].case), pairs_of(trials[name])
+        return all(pairs < others for other, others in plain if other == way)
 
-    return [reason for reason in found if stands(reason)]
+    def asks(reason: Reason) -> bool:
+        return bool(reason.hypothesis.axes) and all(ASKS.get(axis) for axis in reason.hypothesis.axes)
+
+    return [reason for reason in found if not asks(reason) or any(map(stands, reason.names))]
 
 
 def confirmed(hypothesis: Hypothesis, names: set[str], trials: Mapping[str, Trial], greens: Greens) -> set[str]:
@@ -148,16 +145,14 @@ def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hy
     return [hypothesis for hypothesis in both if not is_late() and hypothesis.says(trial)]
 
 
-def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
-    """Numbers that are solved for, where the scale or causal may be wrong."""
+def _numbers(trials: Iterable[Trial]) -> dict[str, str]:
+    """Numbers that are solved for, by axis, where the scale, a bias or causal may be wrong."""
     mine = [t for t in trials if is_called_once(t) and t.case.direction == FORWARD and not t.implementation.recorded]
-    plain = [trial for trial in mine if options_of(trial.case) <= {"scale"}]
-    masked = [trial for trial in mine if trial.case.call == "is_causal=True"]
-    found = by_probing.scales(min(plain, key=pairs_of)) if plain else {}
-    biased = [trial for trial in mine if trial.case.call == "bias=bias"]
-    found |= {"bias": by_probing.bias(min(biased, key=pairs_of))} if biased else {}
-    found |= {"causal": by_probing.causal(min(masked, key=pairs_of))} if masked else {}
-    return {axis: (value,) for axis, value in found.items() if value}
+    found: dict[str, str] = {}
+    for calls, look in by_probing.LOOKS:
+        asked = [trial for trial in mine if options_of(trial.case) in calls]
+        found |= look(min(asked, key=pairs_of)) if asked else {}
+    return found
 
 
 def _of_level(left: Mapping[str, Trial], hypotheses: Sequence[Hypothesis], greens: Greens) -> Iterator[Reason]:
@@ -181,22 +176,26 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
     It is tried on one of each question first, the plainest before all others: what is refuted there is not asked more.
     """
     order = sorted(trials, key=lambda name: plainness(trials[name]))
-    first = set({question_of(trials[name].case): name for name in reversed(order)}.values())
     said: dict[str, bool | None] = {}
     against: list[Case] = []
-    for name in (*(name for name in order if name in first), *order):
-        if name in first or any(said.values()):
+
+    def ask(names: Iterable[str]) -> None:
+        for name in names:
             case = trials[name].case
             if name not in said and not any(speaks(one, case) for one in against):
                 said[name] = hypothesis.says(trials[name])
-                against += [case] * (said[name] is False and case.judge == "value")  # of one call
-    names = {name for name, given in said.items() if given}
-    names = {name for name in names if not any(speaks(case, trials[name].case) for case in against)}
-    by_way: dict[Any, set[str]] = {}
-    for name in names:
-        by_way.setdefault(way_of(trials[name].case), set()).add(name)
-    kept = [some for some in by_way.values() if not greens.refute(hypothesis, [trials[name] for name in some])]
-    return Reason(hypothesis, set().union(*kept)) if kept else None
+                against.extend([case] * (said[name] is False and case.judge == "value"))  # of one call
+
+    plainest: dict[Any, str] = {}
+    for name in order:
+        plainest.setdefault(question_of(trials[name].case), name)
+    ask(plainest.values())
+    ask(order if any(said.values()) else ())
+    cases = {name: trials[name].case for name, given in said.items() if given}
+    cases = {name: case for name, case in cases.items() if not any(speaks(one, case) for one in against)}
+    ways = {way for way in set(map(way_of, cases.values())) if not greens.refute(hypothesis, way)}
+    names = {name for name, case in cases.items() if way_of(case) in ways}
+    return Reason(hypothesis, names) if names else None
 
 
 def question_of(case: Case) -> tuple[Any, ...]:
@@ -220,18 +219,18 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     """
     once = [trial for trial in trials if is_called_once(trial) and not trial.implementation.recorded]
     once.sort(key=plainness)
-    made = (_made(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
+    made = (with_case(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
     for other in itertools.islice(filter(None, made), CALLS):
         rivals = _left_by(other, rivals)
     if is_late():
         return None
-    for trial in once[:MOST_NAMES]:
-        low = _made(trial, trial.case._replace(lines=f"{trial.case.lines}\n{LOW}")) if len(rivals) > 1 else None
+    for trial in once[:MOST_NAMES] if len(rivals) > 1 else ():
+        low = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{LOW}"))
         rivals = (_left_by(low, rivals) if low else []) or rivals
     names = dict.fromkeys(hypothesis.name for hypothesis in rivals)
-    if len(names) in (0, 1) or len(names) > MOST_NAMES:
-        return rivals[0] if len(names) == 1 else None
-    flags = {hypothesis.remedy for hypothesis in rivals}
+    if not 0 < len(names) <= MOST_NAMES:
+        return None
+    flags = {hypothesis.remedy for hypothesis in rivals} if len(names) > 1 else {rivals[0].remedy}
     return rivals[0]._replace(name=", or ".join(names), remedy=flags.pop() if len(flags) == 1 else "")
 
 
@@ -240,13 +239,3 @@ def _left_by(trial: Trial, rivals: list[Hypothesis]) -> list[Hypothesis]:
     said = [hypothesis.says(trial) for hypothesis in rivals]
     best = True if any(said) else None
     return [hypothesis for hypothesis, given in zip(rivals, said, strict=True) if given is best]
-
-
-def _made(trial: Trial, case: Case) -> Trial | None:
-    """Another case of the same function, and what it gives there; None where it does not offer that."""
-    implementation = trial.implementation
-    try:
-        lacks = implementation.form.lacking(case) or implementation.lack(case.traits(case.inputs(0, trial.dtype)))
-    except (IndexError, ValueError):
-        return None
-    return None if lacks else with_case(trial, case)

@@ -1,9 +1,9 @@
-"""Causes of faults: known ones first, then hypotheses that explain the most, then faults that look alike."""
+"""Causes of faults: known ones first, then reasons that explain the most, then faults that look alike."""
 
 import collections
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..adapters.implementation import Implementation, Known, explains
@@ -13,22 +13,10 @@ from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
-from . import by_numbers, by_running
-from .causes import (
-    LARGE,
-    cause_of,
-    folded,
-    joined,
-    names_of,
-    options_of,
-    pairs_of,
-    rank,
-    take,
-    with_followers,
-    worst_of,
-)
+from . import by_numbers, by_running, unexplained
+from .causes import Faults, folded, joined, options_of, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
-from .unexplained import alike, crashes, described, of_a_trait, seen
+from .hypothesis import LARGE, pairs_of
 
 FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")  # remedies that a program takes
 FOR_FOLDERS = FOR_FOREIGN[:2]
@@ -41,14 +29,14 @@ SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before
 
 def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Reason, ...]:
     """Reasons for the plainest faults among some outcomes, while a run goes on: its end may have no time for more."""
-    left = _plainest(outcomes)
+    plainest = _plainest(outcomes)
     with by_running.patience(how.patience, how.until):
-        trials = {o.case.name: _trial(implementation, o, how) for o in left}
-        again = left[:CALLED]
+        faults = _faults(implementation, plainest, outcomes, how)
+        faults.left = plainest[:CALLED]
         with by_running.share(CALLS):
-            _of_calls(again, trials, implementation, how)
-        stand = {o.case.name: trials[o.case.name] for o in (*again, *left[CALLED:])}
-        return tuple(reasons(stand, Greens(implementation, outcomes, how)))
+            _of_calls(faults, implementation, how)
+        faults.left += plainest[CALLED:]
+        return tuple(reasons(faults.of_numbers(), Greens(implementation, outcomes, how)))
 
 
 def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -68,49 +56,52 @@ def diagnosed(
     """
     with by_running.patience(how.patience, how.until):
         left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
-        causes = [_known(entry, left) for entry in implementation.known]
-        trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
+        faults = _faults(implementation, left, outcomes, how)
+        for entry in implementation.known:
+            _known(entry, faults)
         with by_running.share(CALLS):
-            causes += _of_calls(left, trials, implementation, how)
+            _of_calls(faults, implementation, how)
         greens = Greens(implementation, outcomes, how)
         with by_running.share(REASONS):
-            causes += _of_first_look(left, trials, greens, known)
-            stand, beside = _small(left, trials)
+            _of_first_look(faults, greens, known)
+            stand, beside = _small(faults)
             for hypothesis, names in reasons(stand, greens):
-                taken = take(left, names.union(*(beside[one] for one in names if one in beside)))
-                causes.append(cause_of(hypothesis.name, taken, len(names), hypothesis.remedy))
-        causes += seen(left, trials, outcomes)
-        causes += crashes(left)
-        causes += of_a_trait(left, outcomes)
-        causes += alike(left)
-        few = folded(joined(cause for cause in causes if cause is not None))
-        merged = [_with_remedy(cause, implementation) for cause in joined(described(cause, trials) for cause in few)]
-        return tuple(sorted((with_followers(cause, follow) for cause in merged), key=rank))
+                every = names.union(*(beside[one] for one in names if one in beside))
+                faults.take(hypothesis.name, every, hypothesis.remedy, len(names))
+        unexplained.see(faults)
+        few = folded(joined(faults.causes))
+        merged = joined(unexplained.described(cause, faults) for cause in few)
+    found = []
+    for cause in merged:
+        more = tuple(name for one in cause.cases for name in follow.get(one, ()))
+        remedy = cause.remedy if _can_be_said(cause.remedy, implementation) else ""
+        found.append(cause._replace(cases=cause.cases + more, remedy=remedy))
+    return tuple(sorted(found, key=rank))
 
 
-def _of_first_look(
-    left: list[Outcome], trials: Mapping[str, Trial], greens: Greens, known: Sequence[Reason]
-) -> Iterator[Cause]:
+def _faults(implementation: Implementation, left: list[Outcome], outcomes: Sequence[Outcome], how: How) -> Faults:
+    return Faults(left, {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}, outcomes)
+
+
+def _of_first_look(faults: Faults, greens: Greens, known: Sequence[Reason]) -> None:
     """Causes that a first look found, with all they explain: small calls, and larger ones that ask the same.
 
     After each reason alone, two of them at once, which have the name of the second.
     """
     pairs = [(one.hypothesis, other.hypothesis) for one, other in itertools.combinations(known, 2)]
-    both = [Reason(other.after(one), set()) for one, other in pairs if one.axes and other.axes]
+    both = [Reason(other.after(one), set()) for one, other in pairs if one.values and other.values]
     for hypothesis, names in (*known, *both):
-        small = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials and o.case.pairs <= SMALL}
+        small = {name: trial for name, trial in faults.of_numbers().items() if trial.case.pairs <= SMALL}
         explained = confirmed(hypothesis, names & small.keys(), small, greens)
         asked = {question_of(small[name].case) for name in explained}
-        more = {o.case.name for o in left if o.case.pairs > SMALL and question_of(o.case) in asked}
-        if taken := take(left, explained | more):
-            yield cause_of(hypothesis.name, taken, len(explained), hypothesis.remedy)
+        more = {o.case.name for o in faults.left if o.case.pairs > SMALL and question_of(o.case) in asked}
+        faults.take(hypothesis.name, explained | more, hypothesis.remedy, len(explained))
 
 
-def _with_remedy(cause: Cause, implementation: Implementation) -> Cause:
-    """Drop a remedy that the command refuses: a program or a library has no layout and no names of keywords."""
+def _can_be_said(remedy: str, implementation: Implementation) -> bool:
+    """Tell whether the command takes it: a program or a library has no layout and no names of keywords."""
     kinds = FOR_FOLDERS if implementation.recorded else FOR_FOREIGN
-    flags = re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy)
-    return cause._replace(remedy="") if implementation.foreign and set(flags) - set(kinds) else cause
+    return not implementation.foreign or set(re.findall(r"(?:^| )(--[a-z-]+)", remedy)) <= set(kinds)
 
 
 def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:
@@ -132,14 +123,12 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
     return found, follow
 
 
-def _known(entry: Known, left: list[Outcome]) -> Cause | None:
-    names = {o.case.name for o in left if explains(entry, o.case.name, o.finding.said)}
-    if not names:
-        return None
-    taken = take(left, names)
-    worst = worst_of(taken)
-    harm = worst if worst.kind == entry.kind else Harm(entry.kind)
-    return Cause(entry.name, harm, names_of(taken), 0, "", entry.where, entry.report, entry.script)
+def _known(entry: Known, faults: Faults) -> None:
+    names = {o.case.name for o in faults.left if explains(entry, o.case.name, o.finding.said)}
+    if faults.take(entry.name, names, tried=0):
+        cause = faults.causes[-1]
+        harm = cause.harm if cause.harm.kind == entry.kind else Harm(entry.kind)
+        faults.causes[-1] = cause._replace(harm=harm, where=entry.where, report=entry.report, script=entry.script)
 
 
 def _has_numbers(outcome: Outcome) -> bool:
@@ -150,52 +139,45 @@ def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
     case = outcome.case
     if case.judge == "held":  # as what is wrong at once
         case = case._replace(judge="value", direction=FORWARD if case.direction == HELD else GRADIENT)
-    trial = Trial(implementation, case, how if outcome.seed is None else how._replace(seed=outcome.seed))
+    trial = Trial(implementation, case, _seeded(outcome, how))
     trial.got = dict(outcome.got)
     return trial
 
 
-def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Implementation, how: How) -> list[Cause]:
-    """Causes seen by calling again, before anything else is thought of: a race fits many a reason for once."""
-    causes = []
-    wrote = [o for o in left if o.finding.message.startswith(WROTE)]
-    for leaf in sorted({str(o.finding.leaf) for o in wrote}):
-        names = {o.case.name for o in wrote if o.finding.leaf == leaf}
-        causes.append(cause_of(f"writes to {leaf}", take(left, names), len(names)))
-    for words in (CHANGES, AGAIN):
-        if taken := take(left, {o.case.name for o in left if o.finding.message.startswith(words)}):
-            causes.append(cause_of(words, taken, len(taken)))
-    zeros = {o.case.name for o in left if o.finding.leaf == "out" and by_numbers.gives_zeros(o.got)}
-    if zeros and zeros == {name for name, trial in trials.items() if "out" in trial.got}:  # every result that is wrong
-        dropped = {o.case.name for o in left if o.finding.message == ZEROS}
-        causes.append(cause_of(ZEROS, take(left, zeros | dropped)))
-    if taken := take(left, {name for name, trial in trials.items() if by_numbers.is_rounded(trial)}):
-        causes.append(cause_of(by_numbers.ROUNDED, taken, len(taken))._replace(harm=Harm.ROBUSTNESS))
-    for name, look, remedy in (
-        (by_running.UNWRITTEN, by_running.is_unwritten, ""),
-        (by_running.RACE, by_running.is_unsteady, ""),
-        (by_running.STRIDES, by_running.is_cured_by_copies, ""),
-        (by_running.COMPILED, by_running.is_wrong_when_compiled, by_running.ONCE),
-    ):
-        mine = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
-        mine = dict(sorted(mine.items(), key=lambda item: plainness(item[1])))
-        compiled = name == by_running.COMPILED
-        names = _seen_from_the_plainest(mine, look) if compiled else {n for n, trial in mine.items() if look(trial)}
-        names |= {o.case.name for o in left if name == by_running.RACE and _is_judged_otherwise(o, implementation, how)}
-        if taken := take(left, names):
-            causes.append(cause_of(name, taken, len(taken), remedy))
-    return causes
+def _seeded(outcome: Outcome, how: How) -> How:
+    return how if outcome.seed is None else how._replace(seed=outcome.seed)
 
 
-def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial], bool]) -> set[str]:
-    """Cases where a long look sees something, the plainest first; not where it sees nothing in a plainer call."""
+def _of_calls(faults: Faults, implementation: Implementation, how: How) -> None:
+    """Find causes by calling again, before anything else is thought of: a race fits many a reason for once."""
+    said: dict[str, set[str]] = collections.defaultdict(set)
+    for o in faults.left:
+        for words, name in ((WROTE, f"writes to {o.finding.leaf}"), (CHANGES, CHANGES), (AGAIN, AGAIN)):
+            said[name] |= {o.case.name} if o.finding.message.startswith(words) else set()
+    for name, names in said.items():
+        faults.take(name, names)
+    zeros = {o.case.name for o in faults.left if o.finding.leaf == "out" and by_numbers.gives_zeros(o.got)}
+    if zeros and zeros == {name for name, x in faults.trials.items() if "out" in x.got}:  # every result that is wrong
+        faults.take(ZEROS, zeros | {o.case.name for o in faults.left if o.finding.message == ZEROS}, tried=0)
+    if faults.take(by_numbers.ROUNDED, {name for name, x in faults.of_numbers().items() if by_numbers.is_rounded(x)}):
+        faults.causes[-1] = faults.causes[-1]._replace(harm=Harm.ROBUSTNESS)
+    for name, look, remedy in by_running.LOOKS:
+        mine = dict(sorted(faults.of_numbers().items(), key=lambda item: plainness(item[1])))
+        names = _seen_from_the_plainest(mine, look, once=name == by_running.COMPILED)
+        if name == by_running.RACE:
+            names |= {o.case.name for o in faults.left if _is_judged_otherwise(o, implementation, how)}
+        faults.take(name, names, remedy)
+
+
+def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial], bool], *, once: bool) -> set[str]:
+    """Cases where a look sees something; where ``once`` is enough, not those of which a plainer call shows nothing."""
     names, without = set[str](), list[Case]()
     for name, trial in trials.items():
         if any(speaks(case, trial.case) and case.sizes.items() <= trial.case.sizes.items() for case in without):
             continue
         if look(trial):
             names.add(name)
-        elif trial.case.judge == "value":  # of one call
+        elif once and trial.case.judge == "value":  # of one call
             without.append(trial.case)
     return names
 
@@ -204,24 +186,20 @@ def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: 
     """Tell whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
     if outcome.case.judge not in ("merged", "dropped") or by_running.is_late():
         return outcome.is_unsteady and outcome.case.judge == "value"
-    seeded = how if outcome.seed is None else how._replace(seed=outcome.seed)
-    again = find(implementation, outcome.case, seeded)[0]
+    again = find(implementation, outcome.case, _seeded(outcome, how))[0]
     if again.verdict in (Verdict.TIMEOUT, Verdict.CRASH):
         return False
     return not again.verdict.fails or again.message != outcome.finding.message
 
 
-def _small(left: Sequence[Outcome], trials: Mapping[str, Trial]) -> tuple[dict[str, Trial], dict[str, set[str]]]:
+def _small(faults: Faults) -> tuple[dict[str, Trial], dict[str, set[str]]]:
     """Trials to think about, at sizes as small as show the fault; and which cases of the same options go with them."""
-    groups = collections.defaultdict(list)
-    for outcome in left:
-        if outcome.case.name in trials:
-            groups[question_of(outcome.case)].append(outcome.case.name)
-    stand: dict[str, Trial] = {}
-    follow = {}
-    for names in groups.values():
-        first, *others = sorted(names, key=lambda name: pairs_of(trials[name]))
-        small = {name: trials[name] for name in (first, *others) if pairs_of(trials[name]) <= SMALL}
-        stand |= small or {first: by_running.smaller(trials[first])}
-        follow[first] = set(names) - small.keys()
+    groups, stand, follow = collections.defaultdict(list), dict[str, Trial](), {}
+    for trial in faults.of_numbers().values():
+        groups[question_of(trial.case)].append(trial)
+    for trials in groups.values():
+        first = min(trials, key=pairs_of)
+        small = [trial for trial in trials if pairs_of(trial) <= SMALL] or [by_running.smaller(first)]
+        stand |= {trial.case.name: trial for trial in small}
+        follow[first.case.name] = {trial.case.name for trial in trials} - stand.keys()
     return stand, follow

@@ -1,14 +1,16 @@
 """A hypothesis: a reason for wrong numbers, and what would be right if it were true."""
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cases.case import Inputs, Leaves
+from ..cases.case import Leaves
 from ..conventions import formula
 from ..conventions.form import LAW, Form
+from ..conventions.parts import pairs
 from ..conventions.table import ASKS, BACKWARD, DECLARED, IGNORED, TABLE, python
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
@@ -18,6 +20,7 @@ COARSE = {"tf32": "float16", "bf16": "bfloat16"}  # dtypes of so many bits
 FORWARD, GRADIENT = ("forward", "eager"), ("gradient", "gradient of a loss", "gradient under checkpoint")
 EMPTYING = ("causal", "offset", "window", "key_lengths", "segments", "mask", "pairs")  # may leave a row without a key
 NO_SENSE = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, NotImplementedError)  # of such a call
+LARGE = 2**21  # pairs, from which what is right takes a second
 
 
 class Hypothesis(NamedTuple):
@@ -31,41 +34,30 @@ class Hypothesis(NamedTuple):
 
     def says(self, trial: Trial) -> bool | None:
         """Tell whether the mistaken function gives what was got, of leaves that it can tell; None if it is right."""
-        said = []
-        for predict in self._predictions(trial):
-            try:
-                with np.errstate(all="ignore"):
-                    wanted = predict()
-                    truth = trial.expected() if self.gives else trial.by_convention()
-                    said.append(_is_given(trial, wanted, truth) if wanted else None)
-            except NO_SENSE:
-                continue
+        truth = trial.expected if self.gives else trial.by_convention
+        said = [_attempt(_is_given, trial, wanted, truth()) for wanted in self._wanted(trial)]
         return max((given for given in said if given is not None), default=None)
 
-    def _predictions(self, trial: Trial) -> Iterator[Callable[[], Leaves | None]]:
+    def _wanted(self, trial: Trial) -> Iterator[Leaves]:
         """Its results; in a backward also those where the forward is right, and has saved lse and delta.
 
         A row that is left without any key by it may get the mean of the values or NaN: not where its value can be
         declared, so that these rows are left to be told.
         """
-        if self.gives:
-            gives = self.gives
-            yield lambda: gives(trial)
+        if gives := self.gives:
+            yield from filter(None, [_attempt(gives, trial)])
             return
-        axes = dict(self.values)
-        if not any(_matters(axis, trial) for axis in axes):
-            return
-        declared = trial.declared
+        declared, axes = trial.declared, dict(self.values)
         form = declared.but(**axes)
-        if form == declared:
+        if form == declared or not any(_matters(axis, trial) for axis in axes):
             return
-        backward = trial.case.direction.partition(",")[0] in GRADIENT
-        if backward and not axes.keys() <= set(BACKWARD):
-            yield lambda: _leaves(trial, form, declared)
-        yield lambda: _leaves(trial, form)
-        if axes.keys() & set(EMPTYING) and "empty" not in axes and not self.remedy:
-            for empty in (DECLARED["mean"], DECLARED["nan"]):
-                yield lambda empty=empty: _filled(trial, form, empty, declared)  # type: ignore[misc]
+        ways: list[tuple[Form, Form | None]] = [(form, None)]
+        if is_backward(trial) and not axes.keys() <= set(BACKWARD):
+            ways = [(form, declared), *ways]
+        may_empty = axes.keys() & set(EMPTYING) and "empty" not in axes and not self.remedy
+        if may_empty and _attempt(_leaves_rows, trial, form, declared):
+            ways += [(form.but(empty=DECLARED[empty]), None) for empty in ("mean", "nan")]
+        yield from filter(None, (_attempt(_leaves, trial, *way) for way in ways))
 
     def is_ignored(self, trial: Trial) -> bool:
         """Tell whether all is as if an option were not given: the judge says so."""
@@ -88,6 +80,13 @@ class Hypothesis(NamedTuple):
         return Hypothesis(f"{self.name}; {other.name}", remedy, (*self.values, *other.values))
 
 
+def _attempt(function: Callable[..., Any], *given: Any) -> Any:
+    """A result; None where the call makes no sense."""
+    with contextlib.suppress(*NO_SENSE), np.errstate(all="ignore"):
+        return function(*given)
+    return None
+
+
 def _matters(axis: str, trial: Trial) -> bool:
     """Tell whether an axis may make a difference there."""
     inputs = trial.inputs
@@ -104,18 +103,18 @@ def _leaves(trial: Trial, form: Form, saved: Form | None = None) -> Leaves:
     return found
 
 
-def _filled(trial: Trial, form: Form, empty: str, declared: Form) -> Leaves:
-    """Its results where rows that it leaves without any key get something."""
+def _leaves_rows(trial: Trial, form: Form, declared: Form) -> bool:
+    """Tell whether it leaves rows without any key that have one."""
     seen, before = (formula.Steps(trial.inputs, x).seen.any(axis=-1) for x in (form, declared))
-    return _leaves(trial, form.but(empty=empty)) if (before & ~seen).any() else {}
+    return bool((before & ~seen).any())
 
 
-def of_table(numbers: Mapping[str, tuple[str, ...]] | None = None) -> list[Hypothesis]:
+def of_table(numbers: Mapping[str, str]) -> list[Hypothesis]:
     """A hypothesis for each value of each axis, and for the ``numbers`` that were solved for."""
     found = []
     for axis, values in TABLE.items():
         known = {line.text.replace(" ", "") for line in values.values()}
-        solved = [x for x in (numbers or {}).get(axis, ()) if python(x).replace(" ", "") not in known]
+        solved = [numbers[axis]] if python(numbers.get(axis, "")).replace(" ", "") not in {*known, ""} else []
         for value in (*values, *solved):
             line = LAW.but(**{axis: value}).line(axis)
             if line.words:
@@ -163,30 +162,27 @@ def loosely(trial: Trial, wanted: Leaves) -> dict[str, Tolerance]:
 _loose: weakref.WeakKeyDictionary[Trial, dict[str, Tolerance]] = weakref.WeakKeyDictionary()
 
 
+def is_near(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> bool:
+    """Tell whether rounding, or so many times as much, explains how two results differ."""
+    allowed = {leaf: Tolerance(times * t.allowed) for leaf, t in loosely(trial, wanted).items()}
+    return not compare(got, wanted, allowed).verdict.fails
+
+
 def is_right(trial: Trial, got: Leaves) -> bool:
     """Tell whether numbers are right, but for rounding."""
-    wanted = trial.expected()
-    return wanted.keys() <= got.keys() and not compare(got, wanted, loosely(trial, wanted)).verdict.fails
+    return is_near(trial, got, trial.expected())
 
 
-def with_(inputs: Inputs, **values: Any) -> Inputs:
-    """The inputs with other arrays, or options."""
-    arrays = {name: x for name, x in values.items() if name in inputs.arrays}
-    options = {name: x for name, x in values.items() if name not in arrays}
-    return inputs._replace(arrays=inputs.arrays | arrays, options=inputs.options | options)
+def is_backward(trial: Trial) -> bool:
+    """Tell whether the gradients of one call are asked."""
+    return trial.case.direction.partition(",")[0] in GRADIENT
 
 
-def scale_of(inputs: Inputs) -> float:
-    """The scale of a call, given or not."""
-    return float(inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5))
+def pairs_of(trial: Trial) -> int:
+    """The number of pairs of a query and a key in its inputs."""
+    return pairs(trial.inputs)
 
 
-def heads_of(inputs: Inputs) -> tuple[int, int]:
-    """N and G; 1 where there is no axis of heads."""
-    N, G = (inputs.arrays[name].shape[-3] if inputs.arrays[name].ndim > 2 else 1 for name in ("query", "key"))
-    return N, G
-
-
-def lengths(inputs: Inputs) -> tuple[int, int]:
+def lengths(trial: Trial) -> tuple[Any, ...]:
     """T and S."""
-    return inputs.arrays["query"].shape[-2], inputs.arrays["key"].shape[-2]
+    return tuple(trial.inputs.arrays[name].shape[-2] for name in ("query", "key"))

@@ -11,12 +11,15 @@ from ..cases.case import Inputs, Leaves
 from ..conventions import formula
 from ..conventions.table import KEY_BLOCKS
 from ..judge.trial import Trial
-from .hypothesis import FORWARD, Hypothesis, lengths, with_
+from .hypothesis import FORWARD, Hypothesis, lengths
+
+LOWEST = -103.0  # below it every exponential is 0 in float32
+OF_QUERIES = ("out", "lse", "grad query")  # the gradients of other keys are not those of the case
 
 
 def _not_rescaled(trial: Trial, block: int, what: str) -> Leaves | None:
     """Keys in blocks, the softmax online: the output, the sum, or both stay as they were when the maximum rises."""
-    if trial.case.direction not in FORWARD or block >= lengths(trial.inputs)[1]:
+    if trial.case.direction not in FORWARD or block >= lengths(trial)[1]:
         return None
     steps = formula.Steps(trial.inputs)
     scores = steps.scores()
@@ -28,24 +31,18 @@ def _not_rescaled(trial: Trial, block: int, what: str) -> Leaves | None:
         then[..., part] = largest
     stale, now = np.exp(scores - then), np.exp(scores - largest)
     total = (now if what == "output" else stale).sum(axis=-1, keepdims=True)
-    powers = now if what == "sum" else stale
-    out = powers / np.where(total == 0, 1, total) @ steps.v
+    out = (now if what == "sum" else stale) / np.where(total == 0, 1, total) @ steps.v
     return {"out": out.reshape(*steps.lead, *out.shape[-2:])}
 
 
-def _padded(inputs: Inputs, block: int) -> Inputs | None:
+def _counted(trial: Trial, block: int) -> Leaves | None:
     """Keys and values of zeros up to a multiple of a block, which count."""
-    more = -lengths(inputs)[1] % block
+    inputs, S = trial.inputs, lengths(trial)[1]
+    more = -S % block
     if not more or inputs.options.keys() - {"scale", "softcap", "return_lse"} or "bias" in inputs.arrays:
         return None
-    wide = {k: np.pad(inputs.arrays[k], [(0, 0)] * (inputs.arrays[k].ndim - 2) + [(0, more), (0, 0)])
-            for k in ("key", "value")}  # fmt: skip
-    return with_(inputs, **wide)
-
-
-def _counted(trial: Trial, block: int) -> Leaves | None:
-    inputs, S = _padded(trial.inputs, block), lengths(trial.inputs)[1]
-    found = {} if inputs is None else trial.expected(inputs)
+    wide = _with_keys(inputs, lambda x: np.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, more), (0, 0)]))
+    found = trial.expected(wide)
     return {leaf: x[..., :S, :] if leaf in ("grad key", "grad value") else x for leaf, x in found.items()}
 
 
@@ -64,24 +61,22 @@ def _overflowed(trial: Trial) -> Leaves | None:
         return None
     largest = formula.top(formula.Steps(trial.inputs).scores())
     limit = np.log(float(np.finfo("float16" if trial.dtype == "float16" else "float32").max))
-    lowest = -103.0  # below it every exponential is 0 in float32
     wanted = trial.expected()["out"]
-    bad = ((largest > limit) | ((largest < lowest) & (largest > -np.inf))).reshape(*wanted.shape[:-1], 1)
+    bad = ((largest > limit) | ((largest < LOWEST) & (largest > -np.inf))).reshape(*wanted.shape[:-1], 1)
     got = np.asarray(trial.got.get("out", np.zeros(0)), np.float64)
     if not bad.any() or got.shape != wanted.shape:
         return None
     return {"out": np.where(bad & ~np.isfinite(got), got, wanted)}
 
 
-OF_QUERIES = ("out", "lse", "grad query")  # the gradients of other keys are not those of the case
-
-
 def _with_keys(inputs: Inputs, change: Callable[[np.ndarray], np.ndarray]) -> Inputs:
-    return with_(inputs, **{name: change(inputs.arrays[name]) for name in ("key", "value")})
+    return inputs._replace(arrays=inputs.arrays | {name: change(inputs.arrays[name]) for name in ("key", "value")})
+
+
+# Arrays packed behind each sequence of keys, as ``packed.in_packs`` has it.
 
 
 def _short(x: np.ndarray) -> np.ndarray:
-    """Arrays packed behind each sequence of keys, as ``packed.in_packs`` has it."""
     return x[..., : min(x.shape[-2], 2), :]
 
 
@@ -90,9 +85,9 @@ def _before(inputs: Inputs) -> Inputs:
         first = np.concatenate([x[:1], 0 * x[:1, ..., :1, :]], axis=-2)
         return np.concatenate([first, np.concatenate([_short(x)[:-1, ..., -1:, :], x[1:]], axis=-2)])
 
-    B, S = inputs.arrays["query"].shape[0], lengths(inputs)[1]
+    B, S = len(inputs.arrays["query"]), inputs.arrays["key"].shape[-2]
     ends = np.array([S] + [S + 1] * (B - 1), "int32")  # there is none before the first
-    return with_(_with_keys(inputs, longer), key_lengths=ends)
+    return _with_keys(inputs, longer)._replace(options=inputs.options | {"key_lengths": ends})
 
 
 def _behind(inputs: Inputs) -> Inputs:
@@ -100,7 +95,7 @@ def _behind(inputs: Inputs) -> Inputs:
 
 
 def _at_queries(inputs: Inputs) -> Inputs:
-    T = lengths(inputs)[0]
+    T = inputs.arrays["query"].shape[-2]
 
     def cut(x: np.ndarray) -> np.ndarray:
         packed = np.concatenate([part for row in x for part in (row, _short(row))], axis=-2)
@@ -110,45 +105,33 @@ def _at_queries(inputs: Inputs) -> Inputs:
     return _with_keys(inputs, cut)
 
 
-def _gives(trial: Trial, change: Callable[[Inputs], Inputs]) -> Leaves | None:
+def _of_packs(trial: Trial, change: Callable[[Inputs], Inputs]) -> Leaves | None:
     if trial.implementation.layout != PACKED:
         return None
-    leaves = trial.expected(change(trial.inputs))
-    return {leaf: x for leaf, x in leaves.items() if leaf in OF_QUERIES}
+    return {leaf: x for leaf, x in trial.expected(change(trial.inputs)).items() if leaf in OF_QUERIES}
 
 
-OF_PACKS = [
-    Hypothesis(name, gives=functools.partial(_gives, change=change))
-    for name, change in (
-        ("a packed sequence sees the last key of the one before it", _before),
-        ("a packed sequence sees the first key of the one behind it", _behind),
-        ("keys of packed sequences are cut at cu_seqlens_q, not at cu_seqlens_k", _at_queries),
-    )
-]
-
-
-def _hypothesis(name: str, gives: Any, remedy: str = "", **places: Any) -> Hypothesis:
+def _hypothesis(name: str, gives: Callable[..., Leaves | None], remedy: str = "", **places: Any) -> Hypothesis:
     return Hypothesis(name, remedy, gives=functools.partial(gives, **places))
 
 
+TRANSPOSED = "the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped"
+COUNTED = "keys of zeros that fill the last block of {} are counted"
+JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
+OVERFLOWS = "exp overflows: the row's largest score is not subtracted"
+OF_PACKS = {
+    "a packed sequence sees the last key of the one before it": _before,
+    "a packed sequence sees the first key of the one behind it": _behind,
+    "keys of packed sequences are cut at cu_seqlens_q, not at cu_seqlens_k": _at_queries,
+}
 HYPOTHESES = [
-    _hypothesis("the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped",
-        _not_transposed),
+    _hypothesis(TRANSPOSED, _not_transposed),
+    *(_hypothesis(COUNTED.format(b), _counted, "mask what lies beyond S", block=b) for b in KEY_BLOCKS[1:]),
     *(
-        _hypothesis(
-            f"keys of zeros that fill the last block of {block} are counted", _counted, "mask what lies beyond S",
-            block=block,
-        )
-        for block in KEY_BLOCKS[1:]
-    ),
-    *(
-        _hypothesis(
-            f"blocks of keys are joined, but the {what} is not multiplied by exp(old maximum - new maximum)",
-            _not_rescaled, block=block, what=what,
-        )
+        _hypothesis(JOINED.format(what), _not_rescaled, block=block, what=what)
         for what in ("output", "sum", "output and sum")
         for block in KEY_BLOCKS
     ),
-    _hypothesis("exp overflows: the row's largest score is not subtracted", _overflowed, "exp(s - max(s))"),
-    *OF_PACKS,
-]  # fmt: skip
+    _hypothesis(OVERFLOWS, _overflowed, "exp(s - max(s))"),
+    *(_hypothesis(name, _of_packs, change=change) for name, change in OF_PACKS.items()),
+]

@@ -2,7 +2,7 @@
 
 import collections
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running
-from .causes import BACKWARD, LARGE, WRONG, cause_of, harm_of, options_of, pairs_of, take
+from .causes import BACKWARD, WRONG, Faults, harm_of, options_of
+from .hypothesis import LARGE, pairs_of
 
 OTHER_BITS = "the same call gives other bits the next time"
 OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
@@ -24,30 +25,30 @@ NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 
 
-def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> list[Cause]:
-    """Sentences of what is seen in the numbers, equal ones together."""
-    causes, groups = [], collections.defaultdict(set)
-    for outcome in left:
+def see(faults: Faults) -> None:
+    """Take what has no reason: first what is seen in the numbers, then what raises, has a trait, or looks the same."""
+    _ignored(faults)
+    by_numbers.see(faults)
+    _crashes(faults)
+    _of_a_trait(faults)
+    _alike(faults)
+
+
+def _ignored(faults: Faults) -> None:
+    """Options that are ignored, and gradients of zeros, as the judge found them."""
+    groups = collections.defaultdict(set)
+    for outcome in faults.left:
         ignored = re.search(rf"as if (.*) were not given|{NO_GRADIENT}", outcome.finding.message)
         if outcome.verdict is Verdict.SILENT and ignored:
             groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
     for (option, name), names in groups.items():
-        mine = [trials[name] for name in names if name in trials]
+        mine = [faults.trials[name] for name in names if name in faults.trials]
         if option == "key_lengths" and mine and (rounded := by_probing.lengths_seen(min(mine, key=pairs_of))):
-            taken = take(left, names)
-            causes.append(cause_of(rounded, taken, len(taken)))
-            continue
-        if option and _speaks_against(option, names, left):
-            continue
-        taken = take(left, names)
-        limits = _limits(option, taken, trials, outcomes)
-        remedy = "" if limits else _lacking(taken, outcomes)
-        causes.append(cause_of(f"{name}{limits}", taken, len(taken) if option else 0, remedy))
-    remaining = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
-    for one in by_numbers.seen(remaining, outcomes):
-        if taken := take(left, one.names):
-            causes.append(cause_of(one.name, taken, len(taken) * one.is_reason, one.remedy))
-    return causes
+            faults.take(rounded, names)
+        elif not option or not _speaks_against(option, names, faults.left):
+            limits = _limits(option, [o.case for o in faults.left if o.case.name in names], faults)
+            remedy = "" if limits else _lacking(names, faults)
+            faults.take(f"{name}{limits}", names, remedy, None if option else 0)
 
 
 def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bool:
@@ -58,20 +59,19 @@ def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bo
     return any(way == case.direction and asked <= options_of(case) for way, asked in others for case in mine)
 
 
-def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> str:
+def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     """Limits of an option that is ignored, if others are right with it: another option, some sizes, or some calls."""
-    cases = [o.case for o in taken]
     ways = {case.direction for case in cases}
-    right = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.direction in ways]
+    right = [o.case for o in faults.outcomes if o.verdict is Verdict.OK and o.case.direction in ways]
     right = [case for case in right if option in options_of(case)] if option else []
-    mine = [trials[case.name] for case in cases if case.name in trials]
+    mine = [faults.trials[case.name] for case in cases if case.name in faults.trials]
     right = [case for case in right if not mine or _shows(option, Trial(mine[0].implementation, case, mine[0].how))]
     if beside := _beside(option, cases, right):
         return f" where {beside} is given"
     if not right:
         return ""
-    where = by_running.where_wrong(min(mine, key=pairs_of)) if mine and len(right) >= len(taken) else ""
-    return f" where {where}" if where else f" in {len(taken)} of {len(taken) + len(right)} calls with it"
+    where = by_running.where_wrong(min(mine, key=pairs_of)) if mine and len(right) >= len(cases) else ""
+    return f" where {where}" if where else f" in {len(cases)} of {len(cases) + len(right)} calls with it"
 
 
 def _shows(option: str, trial: Trial) -> bool:
@@ -85,29 +85,6 @@ def _shows(option: str, trial: Trial) -> bool:
     return any(not np.allclose(x, other.get(leaf, np.nan), equal_nan=True) for leaf, x in wanted.items())
 
 
-def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
-    """The narrowest trait of all of some cases, as what is not offered: no other fault and few others have it."""
-    names = {o.case.name for o in taken}
-    shared = _shared(taken)
-    others = [(o, _traits(o.case)) for o in outcomes if o.case.name not in names and o.case.judge != "refused"]
-    number = {t: sum(o.verdict is Verdict.OK for o, has in others if t in has) for t in shared}
-    hides = {t for o, has in others if o.verdict.fails for t in shared & has}
-    lacks = [t for t in shared - hides if number[t] <= len(taken)]
-    lack = min(lacks, key=lambda t: (number[t], t in OPTIONS, t), default="")
-    return f'--lacks "{lack}"' if lack else ""
-
-
-def _shared(outcomes: Sequence[Outcome]) -> set[str]:
-    """The traits of all of some cases that a function may lack."""
-    traits = set.intersection(*(_traits(o.case) for o in outcomes)) & set(PROTOCOL_TRAITS)
-    return traits - {"return_lse", "dropout_rng", "float32"}
-
-
-def _traits(case: Case) -> set[str]:
-    short = {axis: min(size, 64) for axis, size in case.sizes.items() if axis in "TS"} if case.pairs > LARGE else {}
-    return set(case.traits(case._replace(sizes=case.sizes | short).inputs(0, "float32")))
-
-
 def _beside(option: str, cases: Sequence[Case], right: Sequence[Case]) -> str:
     """The option that all of the cases have besides the one; of a single case, one that none which is right has."""
     shared = set.intersection(*map(options_of, cases))
@@ -117,57 +94,78 @@ def _beside(option: str, cases: Sequence[Case], right: Sequence[Case]) -> str:
     return min(shared & alone, default="")
 
 
-def crashes(left: list[Outcome]) -> list[Cause]:
+def _lacking(names: set[str], faults: Faults) -> str:
+    """The narrowest trait of all of some cases, as what is not offered: no other fault and few others have it."""
+    shared = _shared([o.case for o in faults.left if o.case.name in names])
+    others = [o for o in faults.outcomes if o.case.name not in names and o.case.judge != "refused"]
+    ends = [(o.verdict, _traits(o.case)) for o in others]
+    by_trait = {trait: [verdict for verdict, has in ends if trait in has] for trait in shared}
+    right = {trait: x.count(Verdict.OK) for trait, x in by_trait.items() if not any(verdict.fails for verdict in x)}
+    lacks = [trait for trait, number in right.items() if number <= len(names)]
+    lack = min(lacks, key=lambda trait: (right[trait], trait in OPTIONS, trait), default="")
+    return f'--lacks "{lack}"' if lack else ""
+
+
+def _crashes(faults: Faults) -> None:
     """Crashes of one error: what all of their calls have in common is what is not offered."""
     groups = collections.defaultdict(list)
-    for outcome in left:
+    for outcome in faults.left:
         if harm_of(outcome) is Harm.CRASH:
             groups[re.sub(r"\d+", "#", outcome.finding.message)].append(outcome)
-    causes = []
     for outcomes in groups.values():
-        lack = min(_shared(outcomes), key=lambda trait: (trait in OPTIONS, trait), default="")  # the narrowest
+        lack = min(_shared([o.case for o in outcomes]), key=lambda trait: (trait in OPTIONS, trait), default="")
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
-        take(left, {o.case.name for o in outcomes})
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
             ends, remedy = f"ends in a {finding.verdict}:", ""
-        causes.append(cause_of(f"a legal call{asked} {ends} {finding.message}", outcomes, 0, remedy))
-    return causes
+        words = f"a legal call{asked} {ends} {finding.message}"
+        faults.take(words, {o.case.name for o in outcomes}, remedy, tried=0)
 
 
-def of_a_trait(left: list[Outcome], outcomes: Sequence[Outcome]) -> list[Cause]:
+def _shared(cases: Sequence[Case]) -> set[str]:
+    """The traits of all of some cases that a function may lack."""
+    traits = set.intersection(*map(_traits, cases)) & set(PROTOCOL_TRAITS)
+    return traits - {"return_lse", "dropout_rng", "float32"}
+
+
+def _traits(case: Case) -> set[str]:
+    short = {axis: min(size, 64) for axis, size in case.sizes.items() if axis in "TS"} if case.pairs > LARGE else {}
+    return set(case.traits(case._replace(sizes=case.sizes | short).inputs(0, "float32")))
+
+
+def _of_a_trait(faults: Faults) -> None:
     """Wrong numbers that nearly all have one trait, which few right ones have: one fault, whatever else is asked."""
-    wrong = [(o, _traits(o.case)) for o in left if harm_of(o) in WRONG]
-    right = [_traits(o.case) for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
+    wrong = [(o.case.name, _traits(o.case)) for o in faults.left if harm_of(o) in WRONG]
+    right = [_traits(o.case) for o in faults.outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
     found = []
     for trait in OF_ARRAYS:
-        mine = {o.case.name for o, traits in wrong if trait in traits}
+        mine = {name for name, traits in wrong if trait in traits}
         others = sum(trait in traits for traits in right)
         if len(mine) >= max(FEW, MOST * len(wrong)) and others <= len(mine) / 4:
             found.append((len(mine), -others, trait, mine))
-    if not found:
-        return []
-    number, others, trait, names = max(found)
-    limits = f", in {number} of {number - others} calls with it" * bool(others)
-    return [cause_of(f"{ONLY} {trait}{limits}", take(left, names))]
+    if found:
+        number, others, trait, names = max(found)
+        limits = f", in {number} of {number - others} calls with it" * bool(others)
+        faults.take(f"{ONLY} {trait}{limits}", names, tried=0)
 
 
-def alike(left: list[Outcome]) -> list[Cause]:
+def _alike(faults: Faults) -> None:
     """Faults without a cause, grouped by harm, options and finding."""
-    groups = collections.defaultdict(list)
-    claims = [outcome.case.name for outcome in left if harm_of(outcome) is Harm.CLAIM]
-    for outcome in left:
-        groups[broken(claims) if harm_of(outcome) is Harm.CLAIM else _signature(outcome)].append(outcome)
-    remedies = {OTHER_BITS: '--lacks "determinism"'}
-    return [cause_of(name, outcomes, 0, remedies.get(name, "")) for name, outcomes in groups.items()]
+    groups = collections.defaultdict(set)
+    claims = [outcome.case.name for outcome in faults.left if harm_of(outcome) is Harm.CLAIM]
+    for outcome in faults.left:
+        name = broken(claims) if harm_of(outcome) is Harm.CLAIM else _signature(outcome)
+        groups[name].add(outcome.case.name)
+    for name, names in groups.items():
+        faults.take(name, names, '--lacks "determinism"' if name == OTHER_BITS else "", tried=0)
 
 
 def _signature(outcome: Outcome) -> str:
-    case, harm = outcome.case, harm_of(outcome)
+    case = outcome.case
     if outcome.verdict is Verdict.LEAK and "determinism" in case.needs:
         one, other = outcome.finding.expected or 0.0, outcome.finding.got or 0.0
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
-    if harm is Harm.ACCEPTED:
+    if harm_of(outcome) is Harm.ACCEPTED:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
     if outcome.verdict is Verdict.LEAK and case.law == "L6":
         return LEAK
@@ -177,12 +175,12 @@ def _signature(outcome: Outcome) -> str:
     where = f" in {case.dtype}" * (case.dtype in ("bfloat16", "float16"))
     where += f" with {', '.join(options)}" if options else ""
     leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
-    return f"{leaf} is {outcome.verdict}{where}" if leaf != "out" else f"the result is {outcome.verdict}{where}"
+    return f"{leaf if leaf != 'out' else 'the result'} is {outcome.verdict}{where}"
 
 
-def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
+def described(cause: Cause, faults: Faults) -> Cause:
     """A cause without a reason: what its weights show, or at which sizes it is wrong."""
-    mine = [trials[name] for name in cause.cases if name in trials]
+    mine = [faults.trials[name] for name in cause.cases if name in faults.trials]
     if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late() or ONLY in cause.name:
         return cause
     if re.match(NO_GRADIENT, cause.name):
@@ -191,7 +189,7 @@ def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
     if by_running.is_right_anew(trial):
         return cause._replace(name=by_running.ANEW, remedy="", tried=1)
     trial = by_running.smaller(trial)
-    zeros = ZEROS * by_numbers.is_all_zeros(trial)
+    zeros = ZEROS * (by_numbers.gives_zeros(trial.got) and bool(np.any(trial.expected().get("out", 0))))
     name = zeros or by_probing.told(trial) or by_numbers.from_a_block_on(trial)
     if (zeros or not name) and (where := by_running.where_wrong(trial)):
         name = f"{zeros or 'wrong only'} where {where}"
