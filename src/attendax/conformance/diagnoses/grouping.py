@@ -195,8 +195,9 @@ def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: 
 def _small(faults: Faults) -> tuple[dict[str, Trial], dict[str, set[str]]]:
     """Trials to think about, at sizes as small as show the fault; and which cases of the same options go with them."""
     groups, stand, follow = collections.defaultdict(list), dict[str, Trial](), {}
-    for trial in faults.of_numbers().values():
-        groups[question_of(trial.case)].append(trial)
+    for outcome in faults.left:
+        if trial := faults.trials.get(outcome.case.name):
+            groups[question_of(outcome.case)].append(trial)
     for trials in groups.values():
         first = min(trials, key=pairs_of)
         small = [trial for trial in trials if pairs_of(trial) <= SMALL] or [by_running.smaller(first)]
