@@ -29,7 +29,7 @@ STEP = 2.0**-60  # of a complex step: its square is nothing beside 1
 class Rounding(NamedTuple):
     """The rounding of numbers between the steps, in arrays of NumPy or JAX whose dtype holds them.
 
-    What moves along tangents is complex: the imaginary part is the movement, rounded by itself, times ``STEP``.
+    Numbers that move along tangents are complex: the imaginary part is the movement, rounded by itself, times ``STEP``.
     """
 
     xp: Any

@@ -15,13 +15,15 @@ from .judges import JUDGES
 from .trial import Trial
 from .verdicts import WROTE, Finding, Verdict
 
-# Sizes of the plainest call that has a trait, from its own.
-NEEDED: dict[str, Callable[[dict[str, int]], dict[str, int]]] = {
-    "grouped heads": lambda x: {"N": 2 * x["G"]} if x["N"] == x["G"] else {},
-    "V != D": lambda x: {"V": 2 * x["D"]} if x["V"] == x["D"] else {},
+# The plainest call that has a trait: the axes before its heads, and its sizes, from its own.
+NEEDED: dict[str, tuple[str, Callable[[dict[str, int]], dict[str, int]]]] = {
+    "grouped heads": ("B", lambda x: {"N": 2 * x["G"]} if x["N"] == x["G"] else {}),
+    "V != D": ("B", lambda x: {"V": 2 * x["D"]} if x["V"] == x["D"] else {}),
+    "rank 2": ("-", lambda x: {"N": 1, "G": 1}),
+    "rank 3": ("", dict),
+    "rank 5": ("AB", lambda x: {"A": 2}),
 }
-RANKS = {"rank 2": "-", "rank 3": "", "rank 5": "AB"}  # and the axes before the heads
-PROBED = (*NEEDED, *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks it raises
+PROBED = ("grouped heads", "V != D", *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks it raises
 
 
 def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
@@ -105,7 +107,7 @@ def _is_refused(failed: Failed, trial: Trial) -> bool:
     if failed.refusal:
         return True
     traits = [] if trial.how.strict else trial.case.traits(trial.inputs)
-    ranks = [trait for trait in traits if trait in RANKS]
+    ranks = [trait for trait in traits if trait.startswith("rank ")]
     return "bias of rank 1" in traits or "bias of rank 3" in traits or any(_probe(trial, trait) for trait in ranks)
 
 
@@ -130,11 +132,8 @@ def _error(implementation: Implementation, trait: str, dtype: str, sizes: tuple[
     form, how = implementation.form, How(dtype=dtype, sizes=dict(sizes))
     case = plain_of(form, how.sizes, case=BY_NAME["gradient: plain" if trait == GRADIENTS else "plain"])
     base = SIZES | case.sizes
-    base |= NEEDED[trait](base) if trait in NEEDED else {}
-    if trait in RANKS:
-        base |= {"N": 1, "G": 1} if trait == "rank 2" else {"A": 2} if trait == "rank 5" else {}
-        case = case._replace(leading=RANKS[trait])
-    case = case._replace(sizes=base, dtype=trait if trait in DTYPES else None)
+    leading, sized = NEEDED.get(trait, (case.leading, dict))
+    case = case._replace(sizes=base | sized(base), leading=leading, dtype=trait if trait in DTYPES else None)
     try:
         call(implementation, Trial(implementation, case, how).inputs, case.direction)
     except (NotImplementedError, Died):

@@ -74,20 +74,8 @@ def dense_errors(
     """
     draws = min(draws, _available(case))
     key = f"{all_of(case, seed, dtype)} {draws} {in_jax} {style}"
-    if key not in _dense_errors:
-        _dense_errors[key] = _measure_dense(case, seed, dtype, draws, in_jax, style)
-    return _dense_errors[key]
-
-
-_dense_errors: dict[str, dict[str, float]] = {}
-
-
-def all_of(case: Case, seed: int, dtype: str) -> str:
-    """All that the numbers of a case depend on, as a key."""
-    return f"{case.text(seed, dtype)} {case.call} {case.direction}"
-
-
-def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, style: dense.Style) -> dict[str, float]:
+    if key in _dense_errors:
+        return _dense_errors[key]
     formula = dense.formula(case.direction, in_jax, style)
     formula = in_parts(formula) if _is_cut(case) else formula
     worst: dict[str, float] = {}
@@ -100,7 +88,15 @@ def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, 
             found = judge_leaf(leaf, np.asarray(got[leaf]), wanted[leaf], tolerance, tree)
             if found.error is not None and not found.verdict.fails:  # where it fails itself, nothing is granted
                 worst[leaf] = max(worst.get(leaf, 0.0), found.error)
-    return worst
+    return _dense_errors.setdefault(key, worst)
+
+
+_dense_errors: dict[str, dict[str, float]] = {}
+
+
+def all_of(case: Case, seed: int, dtype: str) -> str:
+    """All that the numbers of a case depend on, as a key."""
+    return f"{case.text(seed, dtype)} {case.call} {case.direction}"
 
 
 def _samples(case: Case, seed: int, dtype: str, draws: int) -> Iterator[Inputs]:
