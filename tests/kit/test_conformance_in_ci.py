@@ -172,7 +172,7 @@ def test_by_design_is_neither_a_fault_nor_a_pass():
 def test_the_cases_that_are_left_at_other_sizes_have_them(sizes):
     """A case whose lines give numbers of its own sizes makes no sense at others."""
     from attendax.conformance.cases import at_sizes
-    from attendax.conformance.cases.allowed import allowed_pairs
+    from attendax.conformance.cases.case import allowed_pairs
 
     left = at_sizes(CASES, sizes)
     assert len(left) > 100

@@ -14,8 +14,7 @@ import pytest
 from attendax import extras
 from attendax.cli import main
 from attendax.conformance import CASES, check
-from attendax.conformance.cases.allowed import allowed_pairs
-from attendax.conformance.cases.case import Inputs
+from attendax.conformance.cases.case import Inputs, allowed_pairs
 from attendax.conformance.command import onnx_tests
 from places import ROOT
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cases.allowed import allowed_pairs
-from .cases.case import ARRAYS, Inputs, Leaves
+from .cases.case import ARRAYS, Inputs, Leaves, allowed_pairs
 
 SCHEMA = 1
 MAPPED = 2**16  # bytes: from there on, an array of a request is mapped, not read

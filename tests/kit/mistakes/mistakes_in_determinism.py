@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.leaks`` catch first."""
+"""Mistakes that the cases of ``conformance.cases.invariance`` catch first."""
 
 from planted import Mistake
 

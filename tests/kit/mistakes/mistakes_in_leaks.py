@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.leaks`` catch first: a product with 0 where a choice is needed."""
+"""Mistakes that the cases of ``conformance.cases.invariance`` catch first: a product with 0 for a choice."""
 
 from planted import Mistake
 

@@ -7,18 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from attendax.legible import did_you_mean
 
-from . import blocks, caches, contexts, dropout, forward, gradients, kinds, leaks, refusals
+from . import contexts, dropout, forward, gradients, invariance, kinds, lengths, refusals
 from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
-from .invariance import CASES as OF_ROWS
-from .invariance import CLAIM
 from .pool import EXAMPLES
 from .pool import named as of_ladder
 
 CASES: tuple[Case, ...] = (
-    *forward.CASES, *gradients.CASES, *leaks.CASES, *dropout.CASES, *refusals.CASES, *blocks.CASES, *gradients.OF_SINKS,
-    *contexts.CASES, *caches.CASES,
+    *forward.CASES, *gradients.CASES, *invariance.CASES, *dropout.CASES, *refusals.CASES, *lengths.IN_BLOCKS,
+    *gradients.OF_SINKS, *contexts.CASES, *lengths.IN_CACHES,
 )  # fmt: skip
-CLAIMS = {CLAIM: tuple(OF_ROWS)}  # what is asked of who claims it, beside all others
+CLAIMS = {invariance.CLAIM: tuple(invariance.OF_ROWS)}  # what is asked of who claims it, beside all others
 __all__ = [
     "CASES", "CLAIMS", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "can_be_made", "choose",
     "distinct", "named", "profiles",

@@ -18,8 +18,7 @@ from attendax.exits import FAILED
 from attendax.extras import require
 
 from ..cases import choose
-from ..cases.allowed import allowed_pairs
-from ..cases.case import FORWARD, Case, Inputs
+from ..cases.case import FORWARD, Case, Inputs, allowed_pairs
 from ..cases.how import How
 from ..conventions import right
 from ..judge.tolerances import tolerances

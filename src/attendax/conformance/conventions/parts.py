@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.allowed import allowed_pairs
-from ..cases.case import Inputs, Leaves
+from ..cases.case import Inputs, Leaves, allowed_pairs
 
 PAIRS = 2**19  # of queries and keys in a part: 4 MiB in float64; the definition holds a dozen such arrays at once
 MASKS = ("mask", "is_causal", "offset", "window", "key_lengths", "query_segment_ids", "key_segment_ids")

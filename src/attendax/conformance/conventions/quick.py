@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.allowed import allowed_pairs
-from ..cases.case import Inputs, Leaves
+from ..cases.case import Inputs, Leaves, allowed_pairs
 from .parts import Function, can_be_cut, joined, pairs, part
 
 LARGE = 2**17  # pairs of queries and keys, from which on a case is computed so

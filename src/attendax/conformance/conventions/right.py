@@ -13,8 +13,8 @@ import numpy as np
 from attendax import spec
 
 from .. import differences
-from ..cases.allowed import allowed_pairs as allowed_pairs
 from ..cases.case import ARRAYS, SAME, Inputs, Leaves
+from ..cases.case import allowed_pairs as allowed_pairs
 from . import quick
 from .parts import in_parts
 

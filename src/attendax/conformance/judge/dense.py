@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cases.allowed import allowed_pairs
-from ..cases.case import Inputs, Leaves
+from ..cases.case import Inputs, Leaves, allowed_pairs
 
 MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
 

@@ -1,9 +1,12 @@
-"""Cases of every option at lengths of several blocks, 300 and 1,100: each reads its part of masks and biases (L11)."""
+"""Lengths of several blocks, 300 and 1,100: every option reads its part of masks and biases (L11). Caches of keys (L4).
+
+A cache has more keys than queries: a block of queries begins at an offset among them.
+"""
 
 from typing import Any
 
 from .case import FORWARD, GRADIENT, Case
-from .given import CAUSAL, LSE, NOTHING, Given, bias, case, mask, random_bias, words
+from .given import CAUSAL, LSE, NOTHING, Given, bias, case, gradient, mask, random_bias, segments, words
 
 SIZES = {  # no power of two divides them: the last block is never full
     300: {"B": 1, "N": 2, "G": 2, "T": 300, "S": 300, "D": 8, "V": 8},
@@ -51,7 +54,7 @@ MORE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def case_of(option: str, length: int, direction: str) -> Case:
+def in_blocks(option: str, length: int, direction: str) -> Case:
     """An option at a length."""
     about, given = (OPTIONS | CAUSAL_AND)[option]
     more: dict[str, Any] = {"least": "law" if length > 300 else "numbers"} | SIZES[length] | MORE.get(option, {})
@@ -63,5 +66,50 @@ def case_of(option: str, length: int, direction: str) -> Case:
     return case(name, "L11", f"T = S = {length}: {about}", given, direction, slack=4.0, **more)  # else off by far more
 
 
-CASES = [case_of(o, length, how) for how in (FORWARD, GRADIENT) for length in SIZES for o in OPTIONS]
-CASES += [case_of(o, 300, how) for how in (FORWARD, GRADIENT) for o in CAUSAL_AND]
+IN_BLOCKS = [in_blocks(o, length, how) for how in (FORWARD, GRADIENT) for length in SIZES for o in OPTIONS]
+IN_BLOCKS += [in_blocks(o, 300, how) for how in (FORWARD, GRADIENT) for o in CAUSAL_AND]
+
+
+def offset(made: str) -> Given:
+    """Causal, where the queries of each batch begin at one of its keys."""
+    return Given(f"offset = {made}", "is_causal=True, offset=offset")
+
+
+AT_THE_END, IN_THE_MIDDLE = offset('np.full(B, S - T, "int32")'), offset('np.full(B, (S - T) // 2, "int32")')
+NOT_FULL = Given('key_lengths = np.resize([S - 2, S - 1], B).astype("int32")')
+FILLED, AHEAD = (
+    NOT_FULL & offset(f"key_lengths - np.int32({n})") & words("key_lengths=key_lengths") for n in ("T", "T + 2")
+)
+WINDOW, SINKS = words("window=(2, 0)"), Given("sinks = rng.standard_normal(N).astype(dtype)", "sinks=sinks")
+BLOCK: dict[str, Any] = {"T": 3, "S": 9}
+LONG: dict[str, Any] = {"T": 3, "S": 300, "slack": 4.0}
+ONE: dict[str, Any] = {"T": 1, "S": 9, "N": 4, "G": 4}
+BESIDE_ONE = {  # options beside one query that begins at an offset: what they are, and what is given
+    "window": ("two keys back from where it stands", WINDOW),
+    "window beyond it": ("causal hides what is ahead", words("window=(3, 2)")),
+    "mask": ("a row of it", mask("rng.random((B, N, 1, S)) < 0.5; mask[..., 1] = True")),
+    "bias": ("a row of it", random_bias("(B, N, 1, S)")),
+    "softcap": ("of its scores", Given("query = 3 * query", "softcap=2.0")),
+    "scale": ("of its scores", words("scale=0.9")),
+    "segments": ("its own", segments("[[1], [0]]", "[[0, 1, 1, 1, 1, 0, 2, 2, 2], [1, 0, 0, 1, 1, 1, 0, 0, 2]]")),
+    "sinks": ("one for each head", SINKS),
+    "lse": ("of what it sees", LSE),
+}
+LATER = "keys of later blocks are seen, whose indices are beyond those of the queries"
+EACH = "each batch has its own length, and its queries are the last of it"
+UNSEEN = "later keys are not seen, whatever the length of the cache"
+IN_CACHES = [
+    case("cache: one query at the end", "L4", "it sees every key", AT_THE_END, T=1, S=9),
+    case("cache: a block of queries at the end", "L4", "j <= i + S - T", AT_THE_END, **BLOCK),
+    case("cache: a block in the middle", "L4", UNSEEN, IN_THE_MIDDLE, **BLOCK),
+    case("cache: filled in part", "L4", EACH, FILLED, **BLOCK),
+    case("cache: filled beyond the block", "L4", "what follows the queries is filled, and not seen", AHEAD, **BLOCK),
+    case("cache: grouped heads", "L4", "N = 6, G = 3", FILLED, T=1, S=9, N=6),
+    case("cache: longer than a block", "L4", LATER, AT_THE_END, **LONG),
+    *(case(f"cache: {x}, one query", "L4", about, IN_THE_MIDDLE & y, **ONE) for x, (about, y) in BESIDE_ONE.items()),
+    case("cache: window that looks ahead, one query", "L4", "from where it stands, without causal",
+        Given('offset = np.full(B, 4, "int32")', "window=(1, 2), offset=offset"), **ONE),
+    case("cache: window and sinks, one query", "L4", "both count", IN_THE_MIDDLE & WINDOW & SINKS, **ONE),
+    gradient("cache: a block of queries at the end", "through what is seen", AT_THE_END, "L4", **BLOCK),
+    gradient("cache: longer than a block", "through keys of later blocks", AT_THE_END, "L4", **LONG),
+]  # fmt: skip
