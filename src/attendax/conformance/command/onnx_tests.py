@@ -84,7 +84,7 @@ def node_of(inputs: Inputs) -> Node:
 def _attn_mask(inputs: Inputs, bias: np.ndarray | None) -> np.ndarray | None:
     """Join all that is left to hide and to add to one array: boolean where nothing is added."""
     keys, hides = inputs.arrays["key"].shape[-2], any(x is not None for x in inputs.options.values())
-    allowed = allowed_pairs(inputs) if hides else np.True_
+    allowed = allowed_pairs(inputs) if hides else np.array(True)
     if bias is None:
         return _whole(allowed, keys) if hides else None
     return np.where(allowed, _whole(bias, keys), np.array(-np.inf, bias.dtype)).astype(bias.dtype)
