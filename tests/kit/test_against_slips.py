@@ -164,6 +164,17 @@ def test_what_is_read_otherwise_is_named(a, b, said):
     assert said in found.text()
 
 
+def scaled_by_heads(q, k, v):
+    return masked(q * q.shape[1] ** -0.5, k, v)
+
+
+def test_a_scale_that_one_head_does_not_show():
+    found = here(masked, scaled_by_heads)
+    assert str(found.differences[0]) == "scale where none is given: A multiplies by 1/√D; B multiplies by 1/√(N·D)"
+    assert found.differences[0].shown.startswith("N=2, G=2, ")
+    assert found.explained
+
+
 def test_what_is_wrong_at_long_texts_alone_is_not_equal():
     found = here(causal, ahead_from_65_on)
     assert not found.equal

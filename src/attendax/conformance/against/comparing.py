@@ -4,6 +4,7 @@ No two functions are called equal that an option of both sets apart.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
 from .examples import asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
-from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, WIDE, beside, drawn, no_key
+from .options import AXIS, DROPOUT, GROUPED, HEADS, OPTIONS, RULES, UNREAD, WIDE, beside, drawn
 
 
 class Convention(NamedTuple):
@@ -24,26 +25,25 @@ class Convention(NamedTuple):
 
     words: str  # of what it is
     said: str  # of a function, with its value and the line of that
-    needs: tuple[str, ...] = ()  # options of which both have one; none for those that show in every call
     axes: tuple[str, ...] = ()  # of a form; its name alone unless given
 
 
 def _as_read(ours: str) -> Convention:
     axis, it = AXIS[ours], "they are" if ours.endswith("s") else "it is"
-    return Convention(f"{axis.replace('_', ' ')}, as {it} read", "has {0}: {line}", (ours,), (axis,))
+    return Convention(f"{axis.replace('_', ' ')}, as {it} read", "has {0}: {line}", (axis,))
 
 
 NUMBERS = {
     "scale": Convention("scale where none is given", "multiplies by {0}"),
     "always": Convention("causal whatever is asked", "{0}"),
-    "causal": Convention("causal", "is {0}: {line}", ("is_causal",)),
-    "window": Convention("window", "sees {0}: {line}", ("window",), tuple(OPTIONS["window"].axes)),
+    "causal": Convention("causal", "is {0}: {line}"),
+    "window": Convention("window", "sees {0}: {line}", tuple(OPTIONS["window"].axes)),
     **{f"{AXIS[x]} read": _as_read(x) for x in ("scale", "softcap", "bias", "mask", "key_lengths", "offset")},
     "order": Convention("order of the steps to scores", ""),
-    "masking": Convention("what a mask does", "{0}", ("is_causal", "mask")),
+    "masking": Convention("what a mask does", "{0}"),
     "heads": Convention("grouped heads", "{0}"),
-    "empty": Convention("a query without any key", "gives {0}", tuple(MASKED)),
-    "lse": Convention("log-sum-exp", "is of {0}", ("return_lse",)),
+    "empty": Convention("a query without any key", "gives {0}"),
+    "lse": Convention("log-sum-exp", "is of {0}"),
     "dropout": Convention("dropout", "{0}"),
     "softmax": Convention("softmax of bfloat16 arrays", "has {0}"),
     "out": Convention("dtype of the result for bfloat16 arrays", "has {0}"),
@@ -83,10 +83,12 @@ def differences(a: Subject, b: Subject) -> Iterator[Difference]:
     """Yield each, with the smallest input that shows it, if there is one."""
     one, other = a.form, b.form
     both = set(one.options) & set(other.options)
-    for name in (x for x in NUMBERS if _differ(x, one, other, both)):
-        axes, probes = OF_NUMBERS.get(name), _probes(name, both)
-        shown = examples.shown(a, b, axes, probes) if axes else examples.smallest(a, b, probes)
-        yield Difference(name, _said(name, one, other), _said(name, other, one), shown or SHOWN.get(name, ""))
+    for name in (x for x in NUMBERS if _differ(x, one, other)):
+        if axes := OF_NUMBERS.get(name):
+            shown = examples.shown(a, b, axes, _small(one, other))
+        else:
+            shown = SHOWN.get(name) or examples.smallest(a, b, _narrow())
+        yield Difference(name, _said(name, one, other), _said(name, other, one), shown)
     for name, key, words in KINDS:
         heard = key in both and IGNORED not in (one.how[AXIS[key]], other.how[AXIS[key]])
         if heard and one.options[key].form != other.options[key].form:
@@ -110,15 +112,12 @@ def differences(a: Subject, b: Subject) -> Iterator[Difference]:
         yield Difference("names", *(", ".join(x.options[k].name or "(always)" for k in named) for x in (one, other)))
 
 
-def _differ(name: str, one: Form, other: Form, both: set[str]) -> bool:
-    """Tell whether two functions differ in one of the numbers, where both have what it is of."""
-    needs, axes = set(NUMBERS[name].needs), NUMBERS[name].axes or (name,)
-    if (needs and not needs & both) or (name == "heads" and not (one.grouped and other.grouped)):
-        return False
+def _differ(name: str, one: Form, other: Form) -> bool:
+    """Tell whether two functions differ in one of the numbers; where they lack what it is of, no input shows it."""
     if name == "order":
         return steps(one, other) != steps(other, one)
     known = name not in UNSEEN or UNKNOWN not in (one.how[name], other.how[name])
-    return known and any(one.how[x] != other.how[x] for x in axes)
+    return known and any(one.how[x] != other.how[x] for x in NUMBERS[name].axes or (name,))
 
 
 def _said(name: str, form: Form, beside: Form) -> str:
@@ -137,40 +136,32 @@ def _said(name: str, form: Form, beside: Form) -> str:
     return text.format(value or "no", line=line) or value
 
 
-def _probes(name: str, both: set[str]) -> list[Probe]:
-    needs = NUMBERS[name].needs
-    rules = [x for x in RULES if x in both]
-    if name in ("softmax", "out"):
-        sizes = (1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6)
-        return [narrowed(x, seed, times=8) for seed, x in enumerate(sizes)]
-    if name == "heads":
-        return list(small({}, heads=4, groups=2))
-    if name == "order":
-        named = [x for x in ("mask", "scale", "softcap", "bias") if x in both]
-        return asking(*named, *([] if "mask" in both else rules[:1]))
-    if name == "empty":
-        asked: dict[str, Any] = {x: OPTIONS[x].values[0] for x in rules}
-        for key, nothing in (("key_lengths", OPTIONS["key_lengths"].values[1]), ("mask", no_key)):
-            asked = {key: nothing} if key in both else asked
-        return list(small(asked, tall=not both & {"mask", "key_lengths"}))
-    if name.endswith(" read"):
-        return _of_many(needs[0], both)
-    return asking(*[x for x in needs if x in both][-1:])
+def _narrow() -> list[Probe]:
+    sizes = (1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6)
+    return [narrowed(x, seed, times=8) for seed, x in enumerate(sizes)]
 
 
-def _of_many(key: str, both: set[str]) -> list[Probe]:
-    """Small inputs with an option; and such as are others for each batch and head."""
-    more = beside(key, dict.fromkeys(both))
-    found = asking(key, **more)
-    if key in ("scale", "softcap"):
-        return found
+def _small(one: Form, other: Form) -> Iterator[Probe]:
+    """Small inputs for both: plain ones, with each option, without any key, with several options, batches and heads."""
+    both = [x for x in OPTIONS if x in one.options and x in other.options]
+    yield from itertools.chain(small({}), small({}, heads=2))
+    for key in both:
+        yield from examples.with_each_value(key, one.keeping(both))
+    rules = {x: OPTIONS[x].values[0] for x in RULES if x in both}
+    yield from small(rules, tall=True)
+    yield from asking(
+        *(x for x in ("mask", "scale", "softcap", "bias") if x in both), **({} if "mask" in both else rules)
+    )
+    for key in (x for x in ("bias", "mask", "key_lengths", "offset") if x in both):
 
-    def each(t: int, s: int) -> Any:
-        x = drawn(key, WIDE.get(key, "BNTS"), (2, 2, t, s), t, each_head=True)
-        return np.round(2 * x) if key == "bias" else x
+        def each(t: int, s: int, key: str = key) -> Any:
+            x = drawn(key, WIDE.get(key, "BNTS"), (2, 2, t, s), t, each_head=True)
+            return np.round(2 * x) if key == "bias" else x
 
-    several = small({key: each, **more}, heads=2)
-    return found + [Probe(tuple(np.repeat(x, 2, 0) for x in probe.arrays), probe.options) for probe in several]
+        for probe in small({key: each, **beside(key, dict.fromkeys(both))}, heads=2):
+            yield Probe(tuple(np.repeat(x, 2, 0) for x in probe.arrays), probe.options)
+    if one.grouped and other.grouped:
+        yield from small({}, heads=4, groups=2)
 
 
 def _layout(form: Form) -> str:

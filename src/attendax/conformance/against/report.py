@@ -14,6 +14,7 @@ from .describing import Describing
 from .describing_layers import Layer
 from .forms import Form
 from .layers import SIZES
+from .options import MASKED
 from .remote import Function, function
 
 HEADS = 2
@@ -131,12 +132,13 @@ def compare(a: Subject, b: Subject) -> Report:
         return _unknown(a, b)
     told = list(comparing.differences(a, b))
     found = tuple(x for x in told if x.shown or x.name not in comparing.OF_NUMBERS)
-    if any(x.name == "empty" and x not in found for x in told):  # what nobody has seen is said of neither
+    masked = MASKED & a.form.options.keys() & b.form.options.keys()
+    if masked and any(x.name == "empty" and x not in found for x in told):  # what nobody has seen is said of neither
         known = a if b.form.how["empty"] == forms.LAW["empty"] else b
         a, b = (x.by(x.form.but(empty=known.form.how["empty"])) for x in (a, b))
     if not found:
         both, grouped = set(a.form.options) & set(b.form.options), a.form.grouped and b.form.grouped
-        mine, theirs = (dataclasses.replace(x.form.keeping(both), grouped=grouped) for x in (a, b))
+        mine, theirs = (dataclasses.replace(x.form.keeping(both), grouped=grouped, how=a.form.how) for x in (a, b))
         checked, why, names = _held(a, b, mine, theirs)
         return Report((), "", "", why, None if why else checked, _notes(a, b, set(mine.options), names))
     why = ""
