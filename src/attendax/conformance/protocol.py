@@ -170,25 +170,22 @@ def read_results(folder: str, most: int) -> Leaves | tuple[str, list[Any]]:
     """
     found = {}
     for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
         head, _, tail = name.removesuffix(".npy").partition("_")
-        if name == "error.json":
-            return _read_error(os.path.join(folder, name))
         if name in WHOLE or (head in PREFIXES and name.endswith(".npy")):
-            found[f"{head} {tail}".strip()] = read_array(os.path.join(folder, name), most)
+            found[f"{head} {tail}".strip()] = read_array(path, most)
+        elif name == "error.json":
+            with _regular(path, SPARE) as file:
+                try:
+                    told = json.load(file)
+                    kind, said = told["kind"], told["said"]
+                except (ValueError, TypeError, KeyError, RecursionError) as error:
+                    raise ValueError(f"error.json cannot be read: expected {ERROR}") from error
+            said = [said] if isinstance(said, str) else said
+            if kind not in KINDS or not isinstance(said, list):
+                raise ValueError(f"error.json says nothing that is known: expected {ERROR}")
+            return kind, said
     return found
-
-
-def _read_error(path: str) -> tuple[str, list[Any]]:
-    with _regular(path, SPARE) as file:
-        try:
-            told = json.load(file)
-            kind, said = told["kind"], told["said"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError(f"error.json cannot be read: expected {ERROR}") from error
-    said = [said] if isinstance(said, str) else said
-    if kind not in KINDS or not isinstance(said, list):
-        raise ValueError(f"error.json says nothing that is known: expected {ERROR}")
-    return kind, said
 
 
 def read_json(file: str, what: str = "", again: str = "") -> Any:

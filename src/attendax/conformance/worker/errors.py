@@ -69,7 +69,8 @@ def text_of(error: BaseException) -> str:
 def is_refusal(error: BaseException) -> bool:
     """Tell whether somebody wrote this error for this call: an assertion, or words that say what is expected.
 
-    Words of JAX, NumPy or torch from within, such as of shapes that do not fit, are none.
+    Words of JAX, NumPy or torch from within, such as of shapes that do not fit, are none: a statement ``raise`` outside
+    of them made it, but for torch's compiled functions, which have none.
     """
     if not isinstance(error, AssertionError):  # whose condition says enough
         text = text_of(error)
@@ -77,16 +78,6 @@ def is_refusal(error: BaseException) -> bool:
             return False
         if isinstance(error, RuntimeError) and OF_TORCH.search(text):
             return True
-    return _is_raised(error)
-
-
-def says_why(text: str) -> bool:
-    """Tell whether the text of an error says what is expected."""
-    return bool(SAYS_WHY.search(OF_PYTHON.sub("", text)))
-
-
-def _is_raised(error: BaseException) -> bool:
-    """Tell whether a statement ``raise`` outside of JAX and NumPy made the error: compiled functions have none."""
     last, whole = error.__traceback__, error.__cause__
     if whole is not None and type(whole).__name__ == "UnfilteredStackTrace":  # JAX took its own frames out
         last = whole.__traceback__
@@ -96,3 +87,8 @@ def _is_raised(error: BaseException) -> bool:
         return False
     code = last.tb_frame.f_code
     return code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"] and not OF_A_FRAMEWORK.search(code.co_filename)
+
+
+def says_why(text: str) -> bool:
+    """Tell whether the text of an error says what is expected."""
+    return bool(SAYS_WHY.search(OF_PYTHON.sub("", text)))

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,11 @@ WORDS = (*INPUTS, "allowed", *RESULTS, *SIZES, *NUMBERS)  # of an order
 NEEDED = {"forward": (*INPUTS[:3], "out"), "backward": ("cotangent_out", *RESULTS[2:5])}
 ONLY_IN = {"forward": RESULTS[:2], "backward": (*INPUTS[5:], *RESULTS[2:])}
 OTHER = {"forward": "backward", "backward": "forward"}
-SIZES_ARE = ("int64", "int32")
+SAID: dict[str, tuple[Callable[[Any], bool], str]] = {  # of a function in a signature: what it may be, and in words
+    "symbol": (lambda x: isinstance(x, str), "a name in quotes"),
+    "order": (lambda x: isinstance(x, list) and all(isinstance(y, str) for y in x), "a list of names in quotes"),
+    "sizes": (lambda x: x in ("int64", "int32"), "int64 or int32"),
+}
 ORDERS = {  # as attendax.h has them
     "forward": ("query", "key", "value", "bias", "allowed", "out", "lse", *SIZES, "scale", "softcap"),
     "backward": ("query", "key", "value", "bias", "allowed", "cotangent_out", "cotangent_lse", "grad_query", "grad_key",
@@ -107,14 +111,18 @@ class Library:
 
 def read_signature(file: str) -> dict[str, dict[str, Any]]:
     """Read a file of ``--signature``: ``symbol``, ``order`` and ``sizes`` of each function."""
-    told = read_json(file, "the signature ")
+    told, head = read_json(file, "the signature "), f"check: the signature {file}"
     if not isinstance(told, dict) or not isinstance(told.get("forward"), dict):
-        raise ValueError(f'check: the signature {file} has no "forward", expected {{"forward": {{"symbol": ...}}}}')
+        raise ValueError(f'{head} has no "forward", expected {{"forward": {{"symbol": ...}}}}')
     if told.get("schema", SCHEMA) != SCHEMA:
-        raise ValueError(f"check: the signature {file} is of schema {told['schema']}, this version reads {SCHEMA}")
+        raise ValueError(f"{head} is of schema {told['schema']}, this version reads {SCHEMA}")
     said = {way: told[way] for way in ORDERS if isinstance(told.get(way), dict)}
     for way, one in said.items():
-        _refuse_kinds(f"check: the signature {file}: the", way, one)
+        for k, value in one.items():
+            if k not in SAID:
+                raise ValueError(f"{head}: the {way} has {k!r}, expected some of {', '.join(SAID)}")
+            if not SAID[k][0](value):
+                raise ValueError(f"{head}: the {k} of {way} is {value!r}, expected {SAID[k][1]}")
         order = one.get("order", ORDERS[way])
         wrong = {
             f"has {{!r}}, expected some of {', '.join(WORDS)}": [word for word in order if word not in WORDS],
@@ -124,22 +132,8 @@ def read_signature(file: str) -> dict[str, dict[str, Any]]:
         }
         for how, words in wrong.items():
             if words:
-                raise ValueError(f"check: the signature {file}: the order of {way} {how.format(words[0])}")
+                raise ValueError(f"{head}: the order of {way} {how.format(words[0])}")
     return said
-
-
-def _refuse_kinds(head: str, way: str, one: Mapping[str, Any]) -> None:
-    """Say which word of a function is of another type than it has to be."""
-    order = one.get("order", [])
-    is_order = isinstance(order, list) and all(isinstance(word, str) for word in order)
-    right = {"symbol": isinstance(one.get("symbol", ""), str), "order": is_order}
-    right["sizes"] = one.get("sizes", SIZES_ARE[0]) in SIZES_ARE
-    expected = {"symbol": "a name in quotes", "order": "a list of names in quotes", "sizes": " or ".join(SIZES_ARE)}
-    for k, value in one.items():
-        if k not in right:
-            raise ValueError(f"{head} {way} has {k!r}, expected some of {', '.join(right)}")
-        if not right[k]:
-            raise ValueError(f"{head} {k} of {way} is {value!r}, expected {expected[k]}")
 
 
 def _summed(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

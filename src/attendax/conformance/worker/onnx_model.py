@@ -41,19 +41,14 @@ class OnnxModel:
         given = [] if node is None else node.attribute
         self.attributes = PLAIN | {x.name: onnx.helper.get_attribute_value(x) for x in given}
         self.roles = _roles(node, list(self.inputs), file)
-        self.accepted = self._accepted()
-
-    def _accepted(self) -> list[str]:
-        """The keywords that its inputs and the attributes of its node have room for."""
-        found = list(HIDING) if "mask" in self.roles else []
-        floating = "mask" in self.roles and "bool" not in self.inputs[self.roles["mask"]].type
-        given = self.attributes
+        masked, given = "mask" in self.roles, self.attributes
         asked = {
-            "bias": floating, "is_causal": given["is_causal"], "softcap": given["softcap"], "scale": "scale" in given,
-            "window": max(given["left_window_size"], given["right_window_size"]) >= 0,
-            "key_lengths": "key_lengths" in self.roles, "return_lse": "lse" in self.outputs,
+            "bias": masked and "bool" not in self.inputs[self.roles["mask"]].type, "is_causal": given["is_causal"],
+            "window": max(given["left_window_size"], given["right_window_size"]) >= 0, "softcap": given["softcap"],
+            "key_lengths": "key_lengths" in self.roles, "scale": "scale" in given, "return_lse": "lse" in self.outputs,
         }  # fmt: skip
-        return list(dict.fromkeys([*found, *(name for name, there in asked.items() if there)]))
+        # the keywords that its inputs and the attributes of its node have room for
+        self.accepted = [*HIDING] * masked + [name for name, there in asked.items() if there]
 
     def __call__(self, told: Told) -> Leaves:
         """The results of one case."""
@@ -61,7 +56,14 @@ class OnnxModel:
             raise NotImplementedError("an ONNX model has no gradient")
         if set(told["asks_for"]) - {"lse", "softcap", "bias"}:
             raise NotImplementedError(f"the model has no {told['asks_for'][0]}")
-        self._refuse_other_numbers(told)
+        scale, softcap = self.attributes.get("scale", told["sizes"]["D"] ** -0.5), self.attributes["softcap"]
+        if not np.isclose(told["scale"], scale, rtol=1e-6):
+            raise NotImplementedError(f"the model's scale is {scale:g}")
+        if not np.isclose(told["options"].get("softcap") or 0.0, softcap):
+            raise NotImplementedError(f"the model's softcap is {softcap:g}")
+        kind = self.inputs[self.roles["query"]].type
+        if KINDS.get(told["dtype"]) != kind:
+            raise NotImplementedError(f"its query is {kind}")
         given = {self.roles[name]: self._packed(name, told["arrays"][name]) for name in ARRAYS[:3]}
         given |= self._masks(told)
         for name, x in given.items():
@@ -75,23 +77,14 @@ class OnnxModel:
         out = out.reshape(*out.shape[:2], heads, -1).swapaxes(1, 2) if out.ndim == 3 else out
         return {"out": out} | dict(zip(names, found[1:], strict=True))
 
-    def _refuse_other_numbers(self, told: Told) -> None:
-        """Refuse a case that asks for other numbers than the model's constants."""
-        given = self.attributes
-        scale = given.get("scale", told["sizes"]["D"] ** -0.5)
-        if not np.isclose(told["scale"], scale, rtol=1e-6):
-            raise NotImplementedError(f"the model's scale is {scale:g}")
-        if not np.isclose(told["options"].get("softcap") or 0.0, given["softcap"]):
-            raise NotImplementedError(f"the model's softcap is {given['softcap']:g}")
-        kind = self.inputs[self.roles["query"]].type
-        if KINDS.get(told["dtype"]) != kind:
-            raise NotImplementedError(f"its query is {kind}")
-
     def _masks(self, told: Told) -> dict[str, np.ndarray]:
         """The inputs that hide keys; what the attributes hide has to be hidden in the case, too."""
         B, N, T, S = (told["sizes"][axis] for axis in "BNTS")
         wanted = np.ones((1, 1, T, S), bool) if told["allowed"] is None else told["allowed"]
-        inside, found = self._inside(T, S), {}
+        i, j, given, found = np.arange(T)[:, None], np.arange(S), self.attributes, {}
+        left, right = given["left_window_size"], given["right_window_size"]
+        inside = (j >= i - left if left >= 0 else True) & (j <= i + right if right >= 0 else np.ones((T, S), bool))
+        inside = inside & (j <= i) if given["is_causal"] else inside
         if "key_lengths" in self.roles:
             lengths = np.asarray(told["options"].get("key_lengths", np.full(B, S)), np.int64)
             inside = inside & (np.arange(S) < lengths[:, None, None, None])
@@ -123,12 +116,6 @@ class OnnxModel:
             if size == 1 and not (whole != first).any():
                 whole = first
         return np.ascontiguousarray(whole)
-
-    def _inside(self, T: int, S: int) -> np.ndarray:
-        i, j = np.arange(T)[:, None], np.arange(S)
-        left, right = self.attributes["left_window_size"], self.attributes["right_window_size"]
-        inside = (j >= i - left if left >= 0 else True) & (j <= i + right if right >= 0 else np.ones((T, S), bool))
-        return inside & (j <= i) if self.attributes["is_causal"] else inside
 
     def _packed(self, name: str, x: np.ndarray) -> np.ndarray:
         """(B, N, T, D) as it is, or (B, T, N·D) where the model takes rank 3."""

@@ -43,7 +43,17 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
     asked |= {k: path for k, (path, _) in named.items()}
     if not isinstance(fn, str):
         asked.setdefault("name", candidate.name_of(fn))
-    return _remote(asked, how)
+    declared = {k: asked.pop(k) for k in DECLARED if k in asked}
+    first = how.patience if foreign.is_path(asked["fn"]) else None
+    worker = Worker("function", asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}, first)
+    worker.until = how.until
+    try:
+        made = _described(_started(worker, asked), worker, asked)
+        declared["lacks"] = {**made.lacks, **lacking(declared.get("lacks"))}
+        return dataclasses.replace(made, **declared, device=asked.get("device", ""))
+    except BaseException:
+        worker.close()
+        raise
 
 
 def worker_of(implementation: Implementation) -> Worker | None:
@@ -105,20 +115,6 @@ def _is_found(module: str) -> bool:
             return file is None  # built in
         origin, where = spec.origin, spec.submodule_search_locations
     return file is None or (origin is not None and os.path.realpath(origin) == os.path.realpath(file))
-
-
-def _remote(asked: dict[str, Any], how: How) -> Implementation:
-    declared = {k: asked.pop(k) for k in DECLARED if k in asked}
-    first = how.patience if foreign.is_path(asked["fn"]) else None
-    worker = Worker("function", asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}, first)
-    worker.until = how.until
-    try:
-        made = _described(_started(worker, asked), worker, asked)
-        declared["lacks"] = {**made.lacks, **lacking(declared.get("lacks"))}
-        return dataclasses.replace(made, **declared, device=asked.get("device", ""))
-    except BaseException:
-        worker.close()
-        raise
 
 
 def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
