@@ -75,9 +75,7 @@ def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: 
     """The tangent of ``row_max`` is 0; that of ``row_sum`` is that of lse times ``row_sum``."""
     out, row_max, row_sum, lse = forward_p.bind(*leaves, **params)
     if jax.config.jax_debug_infs:  # type: ignore[attr-defined]
-        row_max = max_or_zero(
-            row_max
-        )  # kept for the backward, it is a result of a jit; row_sum says which sets are empty
+        row_max = max_or_zero(row_max)  # kept for the backward, it is a result of a jit; row_sum says what is empty
     out = checkpoint_name(out, "attention_out")
     row_max, row_sum, lse = (checkpoint_name(x, "attention_lse") for x in (row_max, row_sum, lse))
     active, given = _moving(leaves, tangents, params["tree"])
