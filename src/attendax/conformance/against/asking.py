@@ -89,7 +89,12 @@ class Subject:
         options = {k: Option(k if x.name else "", first_kind(k)) for k, x in form.options.items()}
         straight = Form(options=options, grouped=form.grouped, defaults={"is_causal": False})
         given = {k: x for k, x in probe.options.items() if k not in options or options[k].name}
-        names: dict[str, Any] = {"fn": lambda *args, **more: _single(self.fn(*args, **more))}
+
+        def fn(*args: Any, **more: Any) -> Any:
+            found = self.fn(*args, **more)
+            return found if len(found) > 1 else found[0]
+
+        names: dict[str, Any] = {"fn": fn}
         try:
             exec(compile(writing.adapter(straight, form), "adapter.py", "exec"), names)
             found = names["adapted"](*probe.arrays, **given)
@@ -98,15 +103,6 @@ class Subject:
         except (ValueError, IndexError, TypeError, AttributeError) as error:  # of a result of another shape
             return Failed.by(error)
         return found if isinstance(found, tuple) else (found,)
-
-
-def _single(found: Answer) -> Any:
-    return found if len(found) > 1 else found[0]
-
-
-def alike(found: Answer, right: Answer) -> bool:
-    """Tell whether two results are the same numbers, but for rounding."""
-    return distance(found, right) <= TOLERANCE
 
 
 def distance(found: Answer, right: Answer) -> float:

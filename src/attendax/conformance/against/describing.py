@@ -11,7 +11,7 @@ from ..conventions.form import factor_of, scale_of_first, solved
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import forms, options
-from .asking import GENERAL, SQUARE, Answer, Probe, Subject, alike, arrays, distance, narrowed
+from .asking import GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import AXIS, DROPOUT, GROUPED, HEADS, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
 from .remote import Function
@@ -48,8 +48,7 @@ class Describing:
                 raise Failed(self.said)
             return Subject(self.fn, Form(path=self.fn.path), known=False)
         form = dataclasses.replace(form, arrays=self.fn.kind())
-        form = self._second(form) if self.several else form
-        form = self._grouped(form)
+        form = self._grouped(self._second(form) if self.several else form)
         free, left = [x for x in self.fn.names if x not in (*self.fn.required, *HEADS, *UNREAD)], []
         for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
             found = self._option(form, name)
@@ -85,7 +84,7 @@ class Describing:
 
         def agrees(form: Form, probe: Probe) -> bool:
             found = self.answer(form, probe)
-            return bool(found) and alike(found, Subject(self.fn, form).right(probe))
+            return bool(found) and distance(found, Subject(self.fn, form).right(probe)) <= TOLERANCE
 
         return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
 
@@ -180,8 +179,8 @@ class Describing:
         """Kinds of values, and the inputs by which they are told apart."""
         (B, N, T, S, D, V), row = self.sizes, OPTIONS[ours]
         if ours in ("mask", "bias"):  # of each rank
-            for rank, kinds in itertools.groupby(row.kinds, lambda kind: kind.split("/")[0]):
-                yield tuple(kinds), [self._probe({ours: options.drawn(ours, rank, self.sizes)})]
+            for rank, of_rank in itertools.groupby(row.kinds, lambda kind: kind.split("/")[0]):
+                yield tuple(of_rank), [self._probe({ours: options.drawn(ours, rank, self.sizes)})]
             return
         more = options.beside(ours, form.options)
         if ours == "offset" and not more:
@@ -189,11 +188,9 @@ class Describing:
         shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}}.get(ours, {(T, S)})
         at = sorted((t, s) for t, s in shapes if T != S or t == s)
         values = row.values[-2:] if ours != "key_lengths" else (options.drawn(ours, "", self.sizes),)
-        order = -1 if ours == "offset" else 1  # of each batch, where it is taken
-        yield (
-            tuple(row.kinds)[::order],
-            [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x in at for y in values],
-        )
+        kinds = tuple(row.kinds)[:: -1 if ours == "offset" else 1]  # of each batch, where it is taken
+        both = itertools.product(at, values)
+        yield kinds, [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in both]
 
     def _refined(self, form: Form, ours: str) -> Form | None:
         """Options told apart by values that are given as they are: of each head, of each batch, of two sides."""
@@ -259,7 +256,7 @@ class Describing:
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
                 without = self.answer(form, self._probe({k: asked[k] for k in rest}))
-                if without and alike(without, self.answer(form, probe)):
+                if without and distance(without, self.answer(form, probe)) <= TOLERANCE:
                     self.unknown["order"] = f"{words(left)} is ignored where {words(*rest)} is given"
             others = self._probe({k: x for k, x in asked.items() if k not in some})
             return self._settled(ways, [others]) or form
