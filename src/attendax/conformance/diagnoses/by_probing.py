@@ -139,7 +139,8 @@ def _scales(trial: Trial) -> dict[str, str]:
         case = plain_of(form, {}, ONE_KEY, "" if given is None else f"scale={given}", case=CASES[0])
         case = case._replace(sizes=SIZES | case.sizes | dict(sizes), direction="forward", judge="value")
         other = with_case(trial, case)
-        return None if other is None else scale_of_first(other.got["out"], case.sizes["S"])
+        out = np.zeros(0) if other is None else other.got["out"]
+        return scale_of_first(out, case.sizes["S"]) if out.ndim > 1 else None  # else it is no result of rows
 
     sizes = SIZES | plain_of(form, {}).sizes
     found = {"scale": solved(measure, sizes)}
