@@ -129,8 +129,9 @@ def _is_given(trial: Trial, wanted: Leaves, truth: Leaves) -> bool | None:
         return None
     loose = loosely(trial, wanted)
     told = [leaf for leaf in wanted if leaf in truth and wanted[leaf].shape == truth[leaf].shape]
-    near = all(np.allclose(wanted[leaf], truth[leaf], rtol=1e-3, atol=1e-6, equal_nan=True) for leaf in told)
-    if told and near and is_near(trial, *({leaf: x[leaf] for leaf in told} for x in (wanted, truth))):
+    by_it, right = ({leaf: x[leaf] for leaf in told} for x in (wanted, truth))
+    near = all(np.allclose(by_it[leaf], right[leaf], rtol=1e-3, atol=1e-6, equal_nan=True) for leaf in told)
+    if told and near and is_near(trial, by_it, right):
         return None  # it would be right
     right_ones = [leaf for leaf in told if not compare({leaf: got[leaf]}, {leaf: truth[leaf]}, loose).verdict.fails]
     if len(right_ones) == len(wanted):
