@@ -16,7 +16,7 @@ from attendax.conformance.judge.verdicts import Finding, Verdict
 from attendax.conformance.models.adapters import FAMILIES
 from attendax.conformance.models.blackbox import Request
 from attendax.conformance.models.checking import described
-from attendax.conformance.models.script import script
+from attendax.conformance.models.runner import script
 from attendax.conformance.models.trial import Evidence, Found, Law
 from broken_models import Entry
 from places import KIT, TESTS

@@ -8,7 +8,7 @@ import pytest
 
 from attendax import masks
 from attendax.conformance import check_model
-from attendax.conformance.models.sees import Sees, fitting, told
+from attendax.conformance.models.blackbox import Sees, fitting, told
 
 EMBEDDING, *KERNELS = (
     (np.random.default_rng(k).standard_normal(shape) * 0.5).astype(np.float32)

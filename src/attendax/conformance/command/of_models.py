@@ -13,7 +13,6 @@ from attendax.extras import require
 from ..cases.how import TIMEOUT
 from ..models.checking import check_model, choose, described, laws_of
 from ..models.describing import SETTINGS
-from ..models.remote import worker_of
 from . import running
 from .arguments import WRITTEN, add, refuse_unwritable
 from .output import live, show, show_script
@@ -69,8 +68,8 @@ def _run(args: argparse.Namespace) -> int:
             asked = {name: getattr(args, name) for name in ("level", "profile", "seed")}
             report = check_model(model, only=only, progress=tell.asks, timeout=timeout, **asked)
     if args.list_cases:
-        if worker := worker_of(model):
-            worker.close()
+        if model.worker:
+            model.worker.close()
         for case, _ in laws:
             running.listed(f"{case.law:<10} {case.name:<40} {case.level:<10} {case.about}")
         return 0

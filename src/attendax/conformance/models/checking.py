@@ -1,6 +1,5 @@
 """``check_model``: judge a whole model or a layer, without a reference."""
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -14,13 +13,11 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
 from ..worker.errors import Died, Failed
-from .blackbox import Model
-from .describing import describe
-from .remote import described_there, place, worker_of
+from .blackbox import Model, Sees, told
+from .describing import described as described
+from .runner import script
 from .running import AGAIN
-from .script import script
 from .seen import fit
-from .sees import Sees, told
 from .trial import LAWS, Found, Law, Trial
 
 FOLLOW = {  # a law -> those that may fail for no other reason than that it does
@@ -36,18 +33,10 @@ FOLLOW = {  # a law -> those that may fail for no other reason than that it does
 
 
 def check_model(
-    apply: Any,
-    *,
-    causal: bool | None = None,
-    only: Iterable[str] = (),
-    level: str = "everything",
-    profile: str = "numbers",
-    seed: int | None = None,
-    timeout: float = 60.0,
-    in_process: bool = False,
-    progress: Callable[[int, int, Case], None] | None = None,
-    **said: Any,
-) -> Report:
+    apply: Any, *, causal: bool | None = None, only: Iterable[str] = (), level: str = "everything",
+    profile: str = "numbers", seed: int | None = None, timeout: float = 60.0, in_process: bool = False,
+    progress: Callable[[int, int, Case], None] | None = None, **said: Any,
+) -> Report:  # fmt: skip
     """Judge a whole model or a layer by laws that need no reference: no future, padding, batch, cache, and others.
 
     ``apply(inputs, *, mask=None, lengths=None, segment_ids=None, positions=None)`` takes tokens (B, T) or vectors
@@ -61,29 +50,22 @@ def check_model(
             path "module:name" of one.
         causal: True where a position sees only what is before it; False where it sees all. Models of transformers
             whose name says it need not, nor does one of which ``sees`` is said.
-        only: laws ("future") and parts of the names of cases; all unless given.
-        level: "forward", "gradient" (and forward) or "everything".
-        profile: "numbers"; "robust" adds NaN in the padding.
-        seed: of the texts; drawn, and told in the report, unless given.
+        only, level, profile, seed, in_process, progress: as of ``check``; laws are "future" and so on, and "robust"
+            adds NaN in the padding.
         timeout: seconds that the model may take for a question, in a process of its own.
-        in_process: run the model in this process. Else it has another where that can import it: a function of a module,
-            or a path.
-        progress: is told index, number and case before each.
-        **said: ``name``; ``inputs``, "tokens" or "vectors"; ``vocabulary``, how many tokens there are; ``width``, of
-            vectors; ``arrays``, "jax", "torch" or "numpy", found by trying unless given; ``mask``, "mask", "lengths"
-            or None, how the model is told of padding, by its signature unless given; ``cache``, functions ``(init,
-            step)`` or ``(init, step, reorder)``: ``init(batch, room)`` gives a cache, ``step(inputs, cache)`` gives
-            (results, cache) and may take ``positions``, ``reorder(cache, rows)`` gives one; ``sees``, which
-            tokens a position sees in a layer, in the words of masks: "causal", "all", "window:5" (five, its own among
-            them), "window:4,2" (so many before and after), "first:1", "prefix:3" (that all see), "blocks:8", or
-            several, "first:1+window:5"; ``window=5`` is ``sees="window:5"``; ``layers``, of attention; ``positions``,
-            "absolute", "rotary", "relative" or "none"; ``longest``, the most tokens that it takes; ``pad``, the token
-            of padding, where the model knows it by that; ``ways``, keywords that change no number, by name: ``{"flash":
-            {"backend": "flash"}}``; ``lacks``, laws and traits; ``claims``, "bits" (what does not matter changes no
-            bit), "own positions" (each text is counted by itself, from the mask or the ids) and "mean of dropout" (it
-            is on the weights of one layer of attention alone); ``heads``, a function that reads the weights of a layer
-            of attention: of the layer, a mapping of ``W_Q``, ``W_K``, ``W_V`` (M, N·D), ``W_O`` (N·D, M), ``b_Q``,
-            ``b_K``, ``b_V``, ``b_O`` or None, and ``num_heads``.
+        **said: ``name``; ``inputs``, "tokens" or "vectors"; ``vocabulary``, how many tokens there are, or ``width``, of
+            vectors; ``arrays``, "jax", "torch" or "numpy"; ``mask``, "mask", "lengths" or None, how the model is told
+            of padding, by its signature unless given; ``cache``, ``(init, step)`` or ``(init, step, reorder)``:
+            ``init(batch, room)`` gives a cache, ``step(inputs, cache)`` gives (results, cache) and may take
+            ``positions``, ``reorder(cache, rows)`` gives a cache; ``sees``, the tokens that a position sees in a layer,
+            in the words of masks: "causal", "all", "window:5" (five, its own among them), "window:4,2" (so many before
+            and after), "first:1", "prefix:3" (that all see), "blocks:8", or several, "first:1+window:5"; ``window=5``
+            is ``sees="window:5"``; ``layers``, of attention; ``positions``, "absolute", "rotary", "relative" or "none";
+            ``longest``, the most tokens; ``pad``, the token by which it knows padding; ``ways``, keywords that change
+            no number: ``{"flash": {"backend": "flash"}}``; ``lacks``, laws and traits; ``claims``, "bits" (no bit
+            changes by what does not matter), "own positions" (each text is counted by itself), "mean of dropout" (it is
+            on the weights of one layer alone); ``heads``, a function of a layer that gives its ``W_Q``, ``W_K``,
+            ``W_V`` (M, N·D), ``W_O`` (N·D, M), ``b_Q``, ``b_K``, ``b_V``, ``b_O`` or None, and ``num_heads``.
 
     Returns:
         ``Report``, whose laws are those of models in place of L1 to L17.
@@ -95,40 +77,39 @@ def check_model(
     Example:
         >>> import numpy as np
         >>> table = np.random.default_rng(0).standard_normal((50, 8))
-        >>> def mean_so_far(tokens):
-        ...     return table[tokens].cumsum(1) / np.arange(1, 1 + tokens.shape[1])[:, None]
-        >>> check_model(mean_so_far, vocabulary=50, causal=True, seed=0).ok
-        True
         >>> def mean_of_all(tokens):
         ...     return table[tokens] + table[tokens].mean(1, keepdims=True)
         >>> print(check_model(mean_of_all, vocabulary=50, causal=True, seed=0).causes[0].name)
         future: every position sees all that comes after
     """
-    seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
     model = described(apply, causal=causal, in_process=in_process, **said)
-    worker = worker_of(model)
+    seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
     try:
-        laws = choose(laws_of(model), only, level, profile)
-        trial = Trial(model, seed)
-        outcomes, usual = [], {}
-        for index, law in enumerate(laws):
-            if progress:
-                progress(index, len(laws), law.case)
-            if worker:
-                worker.allow(timeout)
-            start, found = time.perf_counter(), _judged(trial, law)
-            text = script(model, law, found) if found.verdict.fails else ""
-            outcomes.append(Outcome(law.case, found.finding, time.perf_counter() - start, text))
-            usual[law.case.name] = found.usual
-        failed = [outcome for outcome in outcomes if outcome.verdict.fails]
-        _refuse_undeclared(trial, {outcome.case.law for outcome in failed})
+        laws, trial = choose(laws_of(model), only, level, profile), Trial(model, seed)
+        outcomes, causes = _judged(trial, laws, timeout, progress)
     finally:
-        if worker:
-            worker.close()
-    return Report(
-        model.name, "", model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
-        profile, _causes(failed, usual), process=model.process,
-    )  # fmt: skip
+        if model.worker:
+            model.worker.close()
+    about = model.dtype, seed, level, versions(model.arrays), profile, causes
+    return Report(model.name, "", model.arrays, outcomes, *about, process=model.process)
+
+
+def _judged(
+    trial: Trial, laws: list[Law], timeout: float, progress: Callable[[int, int, Case], None] | None
+) -> tuple[tuple[Outcome, ...], tuple[Cause, ...]]:
+    model, outcomes, usual = trial.model, [], {}
+    for index, law in enumerate(laws):
+        if progress:
+            progress(index, len(laws), law.case)
+        if model.worker:
+            model.worker.allow(timeout)
+        start, found = time.perf_counter(), _answer(trial, law)
+        text = script(model, law, found) if found.verdict.fails else ""
+        outcomes.append(Outcome(law.case, found.finding, time.perf_counter() - start, text))
+        usual[law.case.name] = found.usual
+    failed = [outcome for outcome in outcomes if outcome.verdict.fails]
+    _refuse_undeclared(trial, {outcome.case.law for outcome in failed})
+    return tuple(outcomes), _causes(failed, usual)
 
 
 def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
@@ -144,16 +125,6 @@ def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
         f"check_model: {model.name} sees exactly {told(words, model.causal)}{layers}, and {model.sees} is declared: "
         f'give --sees {words} (in Python sees="{words}"); if that is not meant, it is what is wrong'
     )
-
-
-def described(apply: Any, *, causal: bool | None = None, in_process: bool = False, **said: Any) -> Model:
-    """Describe a model: ``check_model`` takes this, too, in place of the model and what is said of it."""
-    if isinstance(apply, Model):
-        return apply
-    path, there, why = ("", {}, "as asked for") if in_process else place(apply, said)
-    if why:
-        return dataclasses.replace(describe(apply, causal, said), process=why)
-    return described_there(path, causal, there)
 
 
 def assert_model(apply: Any, **said: Any) -> None:
@@ -203,11 +174,11 @@ def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> li
     return [law for law in within if not only or any(law in found for found in named.values())]
 
 
-def _judged(trial: Trial, law: Law) -> Found:
+def _answer(trial: Trial, law: Law) -> Found:
     try:
         for trait in (law.case.law, *law.case.needs):
-            if why := trial.model.lacking(trait):
-                raise NotImplementedError(why)
+            if trait in trial.model.lacks:
+                raise NotImplementedError(trial.model.lacks[trait])
         return law.judge(trial)
     except NotImplementedError as error:
         verdict, said = Verdict.NOT_OFFERED, str(error) or "NotImplementedError"

@@ -1,7 +1,9 @@
-"""A model from what a user gives: a path, a function, a module, and what is said of it."""
+"""A model from what a user gives, and from what is said of it: in a process of its own, or in this one."""
 
+import dataclasses
 import inspect
 import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,12 +15,14 @@ from ..adapters.implementation import lacking
 from ..cases.kinds import checked
 from ..frameworks import kinds
 from ..frameworks.text import resolve
+from ..protocol import Subject
 from ..report.outcomes import MODEL_LAWS
-from ..worker.errors import Failed
+from ..worker.calling import Worker
+from ..worker.errors import Died, Failed
+from ..worker.place import error_of, path_in_other_process
 from .adapters import offer
-from .blackbox import COUNT, KEYWORDS, Model, Request
+from .blackbox import COUNT, KEYWORDS, Model, Request, Sees, sees
 from .runner import Offer, Runner
-from .sees import Sees, sees
 
 WORDS = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
 SETTINGS: dict[str, tuple[Any, str, str]] = {  # of a command, too: the type or the choices, a value, and help
@@ -43,6 +47,59 @@ LEAST = {"vocabulary": 4, "pad": 0}  # of a number; else 1
 FROM_THE_FIRST = "what a position sees is counted from the first place"
 ABSOLUTE = "positions are absolute, or nobody said what they are, and there is no argument positions"
 UNSAID = "not said to be on the weights of one layer of attention alone"
+ROOM = 2**31  # bytes that a result may have: logits of a large vocabulary are large
+
+
+def described(apply: Any, *, causal: bool | None = None, in_process: bool = False, **said: Any) -> Model:
+    """Describe a model: ``check_model`` takes this, too, in place of the model and what is said of it."""
+    if isinstance(apply, Model):
+        return apply
+    path, there, why = ("", {}, "as asked for") if in_process else _place(apply, said)
+    if why:
+        return dataclasses.replace(describe(apply, causal, said), process=why)
+    worker = Worker("model", {"path": path, "causal": causal, "said": there}, room=ROOM)
+
+    def run(request: Request) -> np.ndarray:
+        found = worker.ask(request)
+        if set(found) != {"out"}:
+            raise Died("answered what cannot be read: no out.npy")
+        return found["out"]
+
+    try:
+        told = worker.start()
+        if "raised" in told:
+            raise error_of(told, path)
+        told |= {"known_tokens": np.array(told["known_tokens"], np.int32), "accepts": frozenset(told["accepts"])}
+        return Model(run=run, worker=worker, **told)
+    except BaseException as error:
+        worker.close()
+        if isinstance(error, Died):
+            raise ValueError(f"check_model: {path}: when it was made: {error}") from error
+        raise
+
+
+def _place(apply: Any, said: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """The path by which another process makes the model, what is said there, and why it cannot be, if it cannot."""
+    path, why = path_in_other_process(apply, "the model")
+    there, whys = dict(said), [why]
+    for name, what in (("cache", "a function of the cache"), ("heads", "the function that reads the weights")):
+        given = said.get(name)
+        some = given if name == "cache" and given else [given] if callable(given) else []
+        if not all(isinstance(x, str) for x in some):
+            paths, reasons = zip(*(path_in_other_process(x, what) for x in some), strict=True)
+            there[name], whys = list(paths) if name == "cache" else paths[0], [*whys, *reasons]
+    try:
+        json.dumps(there)
+    except TypeError:
+        whys.append("what is said of it are objects of this process")
+    return path, there, next(filter(None, whys), "")
+
+
+def subject(message: dict[str, Any], trying: Any) -> Subject:
+    """The model of a message, in the process that has it."""
+    model = describe(message["path"], message["causal"], message["said"])
+    told = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name not in ("run", "worker")}
+    return Subject(Request, told, lambda request: {"out": model.run(request)})
 
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
@@ -60,17 +117,17 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     except (TypeError, ValueError):
         accepts = frozenset()
     padding = said["mask"] if "mask" in said else next((k for k in ("mask", "lengths") if k in accepts), None)
-    runner, dtype, width = _runner(made, target, said, size if inputs == "vectors" else None)
+    runner, dtype = _runner(made, target, said, size if inputs == "vectors" else None)
     traits = _traits(said, inputs, padding, accepts, visible, runner)
     checked("lacks", said["lacks"], (*traits, *MODEL_LAWS), "check_model")
     return Model(
         name=str(said.get("name") or path or getattr(target, "__qualname__", type(target).__name__)),
         arrays=runner.arrays, run=runner.run, ways=runner.ways, inputs=inputs, sees=visible.words,
-        known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")), causal=visible.causal,
+        known_tokens=_tokens(size if inputs == "tokens" else COUNT, said), causal=visible.causal,
         padding=padding, accepts=accepts, layers=said.get("layers") or 1, longest=said.get("longest"),
         pad=said.get("pad"), dtype=dtype, bits="bits" in said["claims"],
         lacks={trait: why for trait, why in traits.items() if why} | said["lacks"],
-        lines=runner.lines(path) | {"width": str(size), "results": str(width)},
+        lines=runner.lines(path) | {"width": str(size)},
     )  # fmt: skip
 
 
@@ -146,9 +203,12 @@ def _traits(
         "cache": (cache, "no cache is given"),
         "reordering": (len(cache) > 2, "no reordering is given"),
         "positions of steps": (stepwise, "no positions of steps is given"),
+        "gradient": (inputs == "vectors" or runner.offer.embedding, "tokens have no gradient; a model of vectors has"),
     }
+    if runner.arrays == "numpy":
+        offered["gradient"] = False, "no gradient of NumPy"
     whys = {trait: "" if offers else why for trait, (offers, why) in offered.items()}
-    return whys | {"batch": "", "gradient": runner.gradient, "heads": _heads(runner)}
+    return whys | {"batch": "", "heads": _heads(runner)}
 
 
 def _heads(runner: Runner) -> str:
@@ -163,20 +223,21 @@ def _heads(runner: Runner) -> str:
         return str(error)
 
 
-def _tokens(count: int, pad: int | None) -> np.ndarray:
-    return np.array([k for k in range(count) if k != pad], np.int32)
+def _tokens(count: int, said: Mapping[str, Any]) -> np.ndarray:
+    return np.array([k for k in range(count) if k != said.get("pad")], np.int32)
 
 
-def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str, int]:
-    """Find arrays with which the plainest call works; give the dtype and the width of its results, too."""
+def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str]:
+    """Find arrays with which the plainest call works; give the dtype of its results, too."""
     arrays, failed = said.get("arrays") or made.arrays, []
-    request = Request(_tokens(6, said.get("pad"))[None, :4].repeat(2, axis=0))
+    request = Request(_tokens(6, said)[None, :4].repeat(2, axis=0))
     tried = [kind for kind in kinds() if arrays in (None, kind[0])]
     for offered, (kind, eager) in itertools.product([x for x in (made, made.otherwise) if x], tried):
         runner = Runner(offered, target, kind, eager, width, said)
         try:
             found = runner.run(request)
-            return runner, str(found.dtype), found.shape[-1]
+            runner.text["results"] = str(found.shape[-1])
+            return runner, str(found.dtype)
         except (Failed, NotImplementedError) as error:
             failed.append(f"  {kind:<6} {error}")
     rows = ";\n".join(dict.fromkeys(failed)) or "  expected arrays of jax, torch or numpy"

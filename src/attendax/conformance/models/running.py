@@ -15,22 +15,10 @@ from attendax import spec
 from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
 from ..worker.errors import Failed
-from .blackbox import WEIGHTS, Model, Request
+from .blackbox import WEIGHTS, Model, Request, fitting, told
 from .seen import pairs_seen
-from .sees import fitting, told
 from .texts import LENGTH, REAL, TRIES, counted, padded
-from .trial import (
-    FINE,
-    SIDES,
-    Evidence,
-    Found,
-    Trial,
-    ask,
-    beside_rounding,
-    fault,
-    not_a_number,
-    true,
-)
+from .trial import FINE, SIDES, Evidence, Found, Trial, ask, beside_rounding, fault, not_a_number, true
 
 PREFIX = (5, 1, 1, 1, 1)
 CHUNKS = {  # of the text
@@ -79,7 +67,7 @@ def _chunks(trial: Trial, chunks: tuple[int, ...] = PREFIX, room: int = LENGTH) 
 
 def _reason(trial: Trial, stepped: Request) -> str:
     """The cause of a wrong step: the tokens that it sees, or their places."""
-    if not trial.model.lacking("positions of steps"):
+    if "positions of steps" not in trial.model.lacks:
         given = trial.same(Request(stepped.tokens), stepped._replace(options=counted(2)), "", "")
         if not given.verdict.fails:
             return "the step's own positions: given 0, 1, 2, ... it is right"

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
-from .blackbox import Model, Request
-from .sees import fitting, told
+from .blackbox import Model, Request, fitting, told
 from .trial import FINE, Evidence, Found, Trial, ask, beside_rounding, distance, fault, measured, not_a_number, silent
 
 TEXTS = 3  # a token that matters may matter little in one text

@@ -16,7 +16,7 @@ from .foreign import FOLDERS
 MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
     "function": "attendax.conformance.worker.candidate",
     "either": "attendax.conformance.against.remote",
-    "model": "attendax.conformance.models.remote",
+    "model": "attendax.conformance.models.describing",
 }
 
 
