@@ -88,8 +88,8 @@ def pull(attend, fixed, transform, arrays, traced, cotangents):
     return back({k: cotangents[k].astype(x.dtype) for k, x in results.items()})[0]
 
 
-def pull_of_loss(attend, fixed, how, arrays, traced):
-    """Gradients of a loss."""
+def pull_of_loss(attend, fixed, how, arrays, traced, cotangents):
+    """Gradients of a loss; its cotangents are for those who need them by hand."""
     return jax.grad(lambda arrays: loss_of(call(attend, fixed, how, arrays, traced), how))(arrays)
 
 
@@ -99,7 +99,7 @@ def push(attend, fixed, how, arrays, traced, tangents):
 
 
 def curve(attend, fixed, how, arrays, traced, tangents, cotangents):
-    """The movement of the gradients along the tangents."""
+    """The movement of the gradients along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
     pulled = partial(pull, attend, fixed, None, traced=traced, cotangents=cotangents)
     if how == "forward over reverse":
         return jax.jvp(pulled, (arrays,), (tangents,))[1]
@@ -107,9 +107,9 @@ def curve(attend, fixed, how, arrays, traced, tangents, cotangents):
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def jitted(function, attend, fixed, how, *given):
+def jitted(function, attend, fixed, how, *given, **more):
     """One of the functions above under jit."""
-    return function(attend, fixed, how, *given)
+    return function(attend, fixed, how, *given, **more)
 
 
 def asarrays(arrays):
@@ -154,58 +154,30 @@ def with_backward(attend, backward):
     return by_hand(attend, backward, ruled)
 
 
-def forward(attend, arrays, options):
-    """out (and lse)."""
+def driven(function, prefix, attend, arrays, options, *given, how=None, **more):
+    """The leaves of a function above, under jit."""
     fixed, traced = split(options)
-    return to_numpy(jitted(call, attend, fixed, None, arrays, traced))
+    return to_numpy(jitted(function, attend, fixed, how, arrays, traced, *given, **more), prefix)
 
 
-def gradient(attend, arrays, options, cotangents, transform=None):
-    """Gradients of Σ cotangent · result."""
+forward = partial(driven, call, "")
+gradient = partial(driven, pull, "grad ")
+gradient_under_checkpoint = partial(driven, pull, "grad ", how=jax.checkpoint)
+gradient_of_a_loss = partial(driven, pull_of_loss, "grad ")
+jvp = partial(driven, push, "tangent ")
+second = partial(driven, curve, "second ")
+
+
+def mapped_over(function, prefix, attend, arrays, options, mapped, **cotangents):
+    """The leaves of a function above, under vmap over the axes that are named, and the first of cotangents."""
     fixed, traced = split(options)
-    return to_numpy(jitted(pull, attend, fixed, transform, arrays, traced, cotangents), "grad ")
+    axes = [{k: mapped.get(k) for k in given} for given in (arrays, traced)]
+    run = jax.vmap(partial(function, attend, fixed, None), (*axes, *[0] * len(cotangents)))
+    return to_numpy(jax.jit(run)(arrays, traced, *cotangents.values()), prefix)
 
 
-def gradient_under_checkpoint(attend, arrays, options, cotangents):
-    """The gradient where the forward is computed again."""
-    return gradient(attend, arrays, options, cotangents, jax.checkpoint)
-
-
-def gradient_of_a_loss(attend, arrays, options, cotangents, how):
-    """Gradients of a loss; its cotangents are for those who need them by hand."""
-    fixed, traced = split(options)
-    return to_numpy(jitted(pull_of_loss, attend, fixed, how, arrays, traced), "grad ")
-
-
-def jvp(attend, arrays, options, tangents):
-    """The movement of the results along the tangents."""
-    fixed, traced = split(options)
-    return to_numpy(jitted(push, attend, fixed, None, arrays, traced, tangents), "tangent ")
-
-
-def second(attend, arrays, options, cotangents, tangents, how):
-    """The movement of the gradients along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
-    fixed, traced = split(options)
-    return to_numpy(jitted(curve, attend, fixed, how, arrays, traced, tangents, cotangents), "second ")
-
-
-def axes_of(given, mapped):
-    """The mapped axis of each array, or None."""
-    return {k: mapped.get(k) for k in given}
-
-
-def vmap(attend, arrays, options, mapped):
-    """The function under vmap over the axes that are named."""
-    fixed, traced = split(options)
-    run = jax.vmap(partial(call, attend, fixed, None), (axes_of(arrays, mapped), axes_of(traced, mapped)))
-    return to_numpy(jax.jit(run)(arrays, traced))
-
-
-def per_example_gradient(attend, arrays, options, cotangents, mapped):
-    """vmap of the gradient: one gradient for each example."""
-    fixed, traced = split(options)
-    run = jax.vmap(partial(pull, attend, fixed, None), (axes_of(arrays, mapped), axes_of(traced, mapped), 0))
-    return to_numpy(jax.jit(run)(arrays, traced, cotangents), "grad ")
+vmap = partial(mapped_over, call, "")
+per_example_gradient = partial(mapped_over, pull, "grad ")
 
 
 def changed_in_place(attend, arrays, options, changed):
@@ -219,18 +191,15 @@ def changed_in_place(attend, arrays, options, changed):
     return to_numpy(call(attend, fixed, None, arrays, traced))
 
 
-def held(attend, arrays, options):
-    """out (and lse) without jit, and the same arrays after more calls."""
+def kept(function, prefix, attend, arrays, options, **cotangents):
+    """The leaves of a function above without jit, and the same arrays after more calls."""
     fixed, traced = split(options)
-    run = partial(call, attend, fixed, None, traced=traced)
-    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), asarrays(arrays), np.asarray)
+    run = partial(function, attend, fixed, None, traced=traced, **cotangents)
+    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), asarrays(arrays), np.asarray, prefix)
 
 
-def gradient_held(attend, arrays, options, cotangents):
-    """Gradients without jit, and the same arrays after more calls."""
-    fixed, traced = split(options)
-    run = partial(pull, attend, fixed, None, traced=traced, cotangents=cotangents)
-    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), asarrays(arrays), np.asarray, "grad ")
+held = partial(kept, call, "")
+gradient_held = partial(kept, pull, "grad ")
 
 
 def custom_rule(attend, arrays, options):

@@ -46,8 +46,8 @@ def forward(attend, arrays, options):
 eager = forward
 
 
-def gradient(attend, arrays, options, cotangents):
-    """Gradients by ``attend.backward(grad_output, query, key, value, ..., grad_lse=...)``, in this order."""
+def gradient(attend, arrays, options, cotangents, how=None):
+    """Gradients by ``attend.backward(grad_output, query, ..., grad_lse=...)``, in this order; those of a loss, too."""
     given = [arrays.get(k) for k in ("query", "key", "value")]
     extra = {"grad_lse": cotangents["lse"]} if "lse" in cotangents else {}
     extra |= {k: arrays[k] for k in arrays if k in ("bias", "sinks")}
@@ -57,9 +57,7 @@ def gradient(attend, arrays, options, cotangents):
     return {f"grad {k}": x for k, x in zip(arrays, found, strict=False)}
 
 
-def gradient_of_a_loss(attend, arrays, options, cotangents, how):
-    """Gradients: the cotangents are those of the loss."""
-    return gradient(attend, arrays, options, cotangents)
+gradient_of_a_loss = gradient
 
 
 def closing_over(attend, kinds, known):

@@ -83,14 +83,14 @@ def leaves_of(found, prefix=""):
     return {f"{prefix}{k}": to_numpy(x) for k, x in found.items()}
 
 
+def tensors(arrays):
+    """Every array as a tensor; what is none as it is."""
+    return {k: tensor(x) if hasattr(x, "shape") else x for k, x in arrays.items()}
+
+
 def bind(attend, options):
     """A function of the arrays, the options as tensors."""
-    options = {k: tensor(x) if hasattr(x, "shape") else x for k, x in options.items()}
-
-    def call(arrays):
-        return called(attend, arrays, options)
-
-    return call
+    return functools.partial(called, attend, options=tensors(options))
 
 
 def closing_over(attend, kinds, known):
@@ -125,11 +125,6 @@ def ruled(call, pulled):
 def with_backward(attend, backward):
     """The function, its gradients by hand."""
     return by_hand(attend, backward, ruled)
-
-
-def tensors(arrays):
-    """Every array as a tensor."""
-    return {k: tensor(x) for k, x in arrays.items()}
 
 
 def poison(leaves):
@@ -244,7 +239,7 @@ def per_example_gradient(attend, arrays, options, cotangents, mapped):
 
 def changed_in_place(attend, arrays, options, changed):
     """out (and lse) of a second call, after other numbers were written into tensors that the first was given."""
-    given = tensors(arrays) | {k: tensor(x) if hasattr(x, "shape") else x for k, x in options.items()}
+    given = tensors(arrays | options)
     with torch.no_grad():
         bind(attend, {})(given)
         for name, x in changed.items():
@@ -293,14 +288,8 @@ def within(context, apply):
     return run
 
 
-def with_gradients(apply):
-    """The model, recording gradients."""
-    return within(torch.enable_grad, apply)
-
-
-def by_plain_kernel(apply):
-    """The model, by the kernel of ``scaled_dot_product_attention`` that is the formula."""
-    return within(lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), apply)
+with_gradients = functools.partial(within, torch.enable_grad)
+by_plain_kernel = functools.partial(within, lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
 
 
 def recomputed(apply):

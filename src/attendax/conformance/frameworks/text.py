@@ -154,6 +154,8 @@ def text_of(name: str) -> Text:
                 constants[target] = str(node.value.value)
             elif isinstance(node.value, ast.Name):  # another name of a function
                 functions[target] = functions[node.value.id].replace(f"def {node.value.id}(", f"def {target}(", 1)
+            elif isinstance(node.value, ast.Call):  # a function of which some arguments are given
+                functions[target] = ast.unparse(node)
     shared = _read(SHARED)[1]
     return Text(constants["HEADER"], constants["WIDE"], {x.name: shared[x.name] for x in imported} | functions)
 
