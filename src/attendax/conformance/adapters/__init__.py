@@ -3,10 +3,9 @@
 from .implementation import Adapter
 from .jax_libraries import ADAPTERS as IN_JAX
 from .numpy_libraries import ADAPTERS as IN_NUMPY
-from .ours import ADAPTERS as OURS
 from .torch_libraries import ADAPTERS as IN_TORCH
 
-ADAPTERS: dict[str, Adapter] = OURS | IN_JAX | IN_TORCH | IN_NUMPY
+ADAPTERS: dict[str, Adapter] = IN_JAX | IN_TORCH | IN_NUMPY
 
 
 def adapter_for(path: str) -> str | None:

@@ -186,16 +186,12 @@ class Adapter(NamedTuple):
         call: ``call(fn, query, key, value, *, mask=None, ...)`` with the keywords that ``fn`` offers. A reproduction
             prints its source, so it imports what it needs itself.
         function: what it is for, "module:name".
-        arrays: of which framework: "jax", "torch" or "numpy".
         package: whose version is told.
-        causal: where the library's causal mask begins: "start" or "end".
-        empty_rows: what it gives to a query without any key: "zero", "mean" or "nan".
-        lacks: what it does not offer and no keyword shows, each with the reason.
-        backward: as ``call``, of a NumPy function's backward.
         setup: Python to be run before ``function`` is imported.
         options: keywords that ``call`` is always given.
-        documented: where the library differs by design.
-        known: the named causes of its faults.
+        offers: the keywords that ``fn`` offers, where the signature of ``call`` does not name them.
+        arrays, causal, empty_rows, lacks, backward, documented, known: as of ``Implementation``; ``backward`` is given
+            ``fn`` first, as ``call``.
     """
 
     call: Callable[..., Any]
@@ -208,6 +204,7 @@ class Adapter(NamedTuple):
     backward: Callable[..., Any] | None = None
     setup: str = ""
     options: Mapping[str, Any] = {}
+    offers: str = ""
     documented: tuple[Documented, ...] = ()
     known: tuple[Known, ...] = ()
 
@@ -222,8 +219,11 @@ class Adapter(NamedTuple):
         if self.backward:
             by = self.backward.__name__
             lines += [defined(self.backward, (self.call,)), f"attend.backward = functools.partial({by}, fn)"]
+        attend: Any = functools.partial(self.call, fn, **self.options)
+        if self.offers:
+            attend.__signature__ = signature(self.offers.split())
         return Implementation(
-            functools.partial(self.call, fn, **self.options), name, self.arrays,
+            attend, name, self.arrays,
             self.backward and functools.partial(self.backward, fn), self.causal, self.empty_rows, self.lacks,
             "\n".join(filter(None, lines)), version=version_of(self.package), documented=self.documented,
             known=self.known,

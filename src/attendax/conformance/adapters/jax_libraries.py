@@ -1,8 +1,48 @@
-"""Libraries of JAX."""
+"""Libraries of JAX: attendax itself, its function on every backend and its specification, and others."""
 
 import functools
 
 from .implementation import GROUPED, HEADS, LAYER, RANK_4, Adapter
+
+
+def attention(
+    fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
+    key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
+    return_lse=False, offset=0, sinks=None, implementation=None,
+):  # fmt: skip
+    """Call attention with each keyword of the protocol as a mask or a score modifier."""
+    import jax
+
+    from attendax import masks, scores
+
+    allowed = [masks.causal(offset)] if is_causal else []
+    allowed += [masks.window(*window, offset)] if window is not None else []
+    allowed += [masks.padding(key_lengths)] if key_lengths is not None else []
+    allowed += [masks.segments(query_segment_ids, key_segment_ids)] if query_segment_ids is not None else []
+    joined = mask if not allowed or mask is None else masks.dense(mask)
+    for one in allowed:
+        joined = one if joined is None else joined & one
+    modifiers = [] if softcap is None else [scores.softcap(softcap)]
+    modifiers += [] if sinks is None else [scores.sink(sinks)]
+    if isinstance(dropout_rng, int):
+        dropout_rng = jax.random.key(dropout_rng)
+    return fn(
+        query, key, value, mask=joined, bias=bias, scale=scale, dropout_rate=dropout_rate, dropout_rng=dropout_rng,
+        score_mod=scores.compose(*modifiers) if modifiers else None, return_lse=return_lse,
+        implementation=implementation,
+    )  # fmt: skip
+
+
+def attention_backward(fn, grad_output, query, key, value, *, grad_lse=None, **options):
+    """The specification's backward has the arguments of its forward."""
+    from attendax import spec
+
+    def backward(*arrays, return_lse, **options):
+        found = spec.attention_backward(grad_output, *arrays, grad_lse=grad_lse, **options)
+        sinks = [] if found.grad_score_mod is None else found.grad_score_mod.sinks()
+        return [x for x in (*found[:4], *sinks) if x is not None]
+
+    return attention(backward, query, key, value, **options)
 
 
 def heads_inside(*arrays):
@@ -15,37 +55,16 @@ def lifted(x, rank):
     return x if x is None or x.ndim > 2 else x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
-def bounded(window, query, key):
-    """A window with two numbers."""
-    longest = max(query.shape[-2], key.shape[-2])
-    return None if window is None else tuple(longest if side is None else side for side in window)
-
-
-def jax_nn(
-    fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, window=None, key_lengths=None,
-    return_lse=False, implementation=None,
-):  # fmt: skip
-    """(B, T, N, D); masks and biases of rank 4."""
-    found = fn(
-        *heads_inside(query, key, value), lifted(bias, 4), lifted(mask, 4), scale=scale, is_causal=is_causal,
-        local_window_size=bounded(window, query, key), key_value_seq_lengths=key_lengths,
-        implementation=implementation, return_residual=return_lse,
-    )  # fmt: skip
-    if return_lse:
-        return found[0].swapaxes(-3, -2), found[1].swapaxes(-2, -1)
-    return found.swapaxes(-3, -2)
-
-
-def tokamax(
-    fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
-    key_lengths=None, implementation=None,
-):  # fmt: skip
-    """(..., T, N, D); masks and biases of the rank of the scores."""
-    return fn(
-        *heads_inside(query, key, value), lifted(bias, query.ndim), lifted(mask, query.ndim), scale=scale,
-        is_causal=is_causal, local_window_size=bounded(window, query, key), logits_soft_cap=softcap,
-        key_value_seq_lengths=key_lengths, implementation=implementation,
-    ).swapaxes(-3, -2)  # fmt: skip
+def with_heads_inside(fn, query, key, value, *, names, rank, window=None, return_lse=False, **options):
+    """(..., T, N, D); keywords by their names there; masks and biases of a rank: "" for any, 0 for the arrays'."""
+    for name in {"mask", "bias"} & options.keys() if rank != "" else ():
+        options[name] = lifted(options[name], rank or query.ndim)
+    if window is not None:
+        longest = max(query.shape[-2], key.shape[-2])
+        options["window"] = tuple(longest if side is None else side for side in window)
+    options |= {"return_lse": True} if return_lse else {}
+    found = fn(*heads_inside(query, key, value), **{names.get(k, k): x for k, x in options.items()})
+    return (found[0].swapaxes(-3, -2), found[1].swapaxes(-2, -1)) if return_lse else found.swapaxes(-3, -2)
 
 
 def flax_linen(fn, query, key, value, *, mask=None, bias=None, is_causal=False, dropout_rate=0.0, dropout_rng=None):
@@ -58,13 +77,6 @@ def flax_linen(fn, query, key, value, *, mask=None, bias=None, is_causal=False, 
         mask = linen.combine_masks(mask, causal if mask is None else lifted(causal, mask.ndim))
     given = {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng, "broadcast_dropout": False}
     return fn(*heads_inside(query, key, value), bias=bias, mask=mask, **given).swapaxes(-3, -2)
-
-
-def flax_nnx(fn, query, key, value, *, mask=None, bias=None, is_causal=False, dropout_rate=0.0, dropout_rng=None):
-    """(..., T, N, D); dropout is asked to be each batch's and head's own."""
-    given = {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng, "broadcast_dropout": False}
-    arrays = heads_inside(query, key, value)
-    return fn(*arrays, bias=bias, mask=mask, is_causal=is_causal, **given).swapaxes(-3, -2)
 
 
 def flat(*arrays):
@@ -120,18 +132,6 @@ def haiku(fn, query, key, value, *, mask=None):
     return found.reshape(*found.shape[:-1], heads, width).swapaxes(-3, -2)
 
 
-def keras(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None):
-    """(B, T, N, D), with the backend of JAX."""
-    given = {"scale": scale, "is_causal": is_causal, "attn_logits_soft_cap": softcap}
-    return fn(*heads_inside(query, key, value), bias=bias, mask=mask, **given).swapaxes(-3, -2)
-
-
-def memory_efficient(fn, query, key, value, *, mask=None, bias=None):
-    """(..., T, N, D); masks and biases of the rank of the scores."""
-    mask, bias = lifted(mask, query.ndim), lifted(bias, query.ndim)
-    return fn(*heads_inside(query, key, value), mask=mask, bias=bias).swapaxes(-3, -2)
-
-
 def flash_attention_jax(fn, query, key, value, *, mask=None, is_causal=False):
     """(B, N, T, D); the mask is (B, S), and causal is another function, without mask."""
     import flash_attention_jax
@@ -151,27 +151,41 @@ JAX_NN = FLOAT16 | {"V != D": f"its {WIDTHS}"} | dict.fromkeys(("rank 2", "rank 
 TOKAMAX = 'from absl import flags\n\nflags.FLAGS(["tokamax"])'  # else it reads the arguments of the command
 KERAS = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"'
 mean = functools.partial(Adapter, empty_rows="mean")
+inside = functools.partial(mean, with_heads_inside)
+NAMES = {"window": "local_window_size", "key_lengths": "key_value_seq_lengths", "return_lse": "return_residual"}
+OPTIONS = "mask bias is_causal scale window key_lengths"
+ours = functools.partial(Adapter, attention, "attendax:attention", package="attendax")
 ADAPTERS = {
-    "jax.nn": mean(jax_nn, "jax.nn:dot_product_attention", package="jax", lacks=JAX_NN),
-    "jax.nn-cudnn": mean(jax_nn, "jax.nn:dot_product_attention", package="jax", lacks=JAX_NN,
-        options={"implementation": "cudnn"}),
+    "attendax": ours(),
+    "attendax-dense": ours(options={"implementation": "dense"}),
+    "attendax-blockwise": ours(options={"implementation": "blockwise"}),
+    "attendax-spec": Adapter(attention, "attendax.spec:attention", arrays="numpy", package="attendax",
+        backward=attention_backward),
     **{
-        f"tokamax-{implementation}": mean(
-            tokamax, "tokamax:dot_product_attention", package="tokamax", options={"implementation": implementation},
-            lacks=HEADS | FLOAT16, setup=TOKAMAX,
-        )
+        name: inside("jax.nn:dot_product_attention", package="jax", lacks=JAX_NN, offers=f"{OPTIONS} return_lse",
+            options={"names": NAMES, "rank": 4, **more})
+        for name, more in {"jax.nn": {}, "jax.nn-cudnn": {"implementation": "cudnn"}}.items()
+    },
+    **{
+        f"tokamax-{implementation}": inside("tokamax:dot_product_attention", package="tokamax", lacks=HEADS | FLOAT16,
+            setup=TOKAMAX, offers=f"{OPTIONS} softcap",
+            options={"names": NAMES | {"softcap": "logits_soft_cap"}, "rank": 0, "implementation": implementation})
         for implementation in ("xla", "xla_chunked")
     },
     "flax": mean(flax_linen, "flax.linen:dot_product_attention", package="flax", lacks=GROUPED | HEADS),
-    "flax-nnx": mean(flax_nnx, "flax.nnx:dot_product_attention", package="flax",
+    "flax-nnx": inside("flax.nnx:dot_product_attention", package="flax",
+        offers="mask bias is_causal dropout_rate dropout_rng",
+        options={"names": {}, "rank": "", "broadcast_dropout": False},  # each batch's and head's own
         lacks=HEADS | FLOAT16 | {"V != D": f"without dropout it calls jax.nn, whose {WIDTHS}"}),
     "equinox": mean(equinox, "equinox.nn:MultiheadAttention", package="equinox", lacks=LAYER),
     "haiku": mean(haiku, "haiku:MultiHeadAttention", package="dm-haiku", lacks=LAYER),
-    "keras": mean(keras, "keras.ops:dot_product_attention", package="keras", setup=KERAS,
+    "keras": inside("keras.ops:dot_product_attention", package="keras", setup=KERAS,
+        offers="mask bias is_causal scale softcap",
+        options={"names": {"softcap": "attn_logits_soft_cap"}, "rank": ""},
         lacks=RANK_4 | FLOAT16 | {"V != D": "the value has the shape of the key"}),
-    "memory-efficient-attention": mean(memory_efficient,
-        "memory_efficient_attention:efficient_dot_product_attention_jax", package="memory-efficient-attention",
-        lacks=GROUPED | HEADS),
+    "memory-efficient-attention": inside("memory_efficient_attention:efficient_dot_product_attention_jax",
+        package="memory-efficient-attention", lacks=GROUPED | HEADS, offers="mask bias",
+        options={"names": {}, "rank": 0}),
     "flash-attention-jax": Adapter(flash_attention_jax, "flash_attention_jax:flash_attention",
         package="flash-attention-jax", causal="end", lacks=GROUPED | RANK_4),
 }  # fmt: skip

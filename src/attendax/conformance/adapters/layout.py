@@ -140,21 +140,13 @@ def laid_out(
     words = ", ".join([*(f"{k}={x[made.arrays]}" for k, x in tools.items()), *(f"{k}={x!r}" for k, x in given.items())])
     lines = [made.source, "", "", source_of(run), "", "", "import functools", "within = attend"]
     lines.append(f"attend = functools.partial({run.__name__}, within, {words})")
-    lacks = _lacks(made.attend, layout, names) | dict(made.lacks)
-    return dataclasses.replace(made, attend=attend, source="\n".join(lines), lacks=lacks, layout=layout)
-
-
-def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Traits that the layout rules out, and keywords that the function does not take under their own names."""
-    accepted = keywords(fn)
-    theirs = {k: names.get(k, k) for k in OPTIONS}
+    accepted, theirs = keywords(made.attend), {k: names.get(k, k) for k in OPTIONS}
     lacks = {k: f"no argument {name}" for k, name in theirs.items() if accepted is not None and name not in accepted}
     if layout == PACKED:
-        return lacks | LACKS_OF_PACKS
-    if layout != "BNTD":
-        lacks |= {f"rank {rank}": f"its layout is {layout}" for rank in (2, 3, 5)}
-    if "B" not in layout:
-        lacks |= dict.fromkeys(("batch", "empty arrays"), f"its layout is {layout}")
-    if "N" not in layout:
-        lacks |= dict.fromkeys(("heads", "grouped heads", "sinks"), f"its layout is {layout}")
-    return lacks
+        lacks |= LACKS_OF_PACKS
+    elif layout != "BNTD":
+        ruled_out = [f"rank {rank}" for rank in (2, 3, 5)] + ["batch", "empty arrays"] * ("B" not in layout)
+        ruled_out += ["heads", "grouped heads", "sinks"] * ("N" not in layout)
+        lacks |= dict.fromkeys(ruled_out, f"its layout is {layout}")
+    lacks |= made.lacks
+    return dataclasses.replace(made, attend=attend, source="\n".join(lines), lacks=lacks, layout=layout)
