@@ -10,7 +10,6 @@ from attendax.legible import wrapped
 from ..command import running
 from .report import HEADS, diff
 
-ABOUT = "by which conventions two attention functions differ, and the adapter that makes them equal"
 SAID = """\
 A and B are module:function, the names of adapters that ship, "exec:./prog {case}", lib:FILE or onnx:FILE.
 A function is called as f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as

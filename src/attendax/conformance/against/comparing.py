@@ -64,6 +64,7 @@ GUESSES = {  # of what a mask may be that neither is known to take
     "mask": ("BNTS/True attends", "BNTS/1 attends", "BNTS/added, -inf drops", "TS/True attends", "BS/True attends",
              "BS/1 attends", "BTS/True attends"),
 }  # fmt: skip
+OF_NARROW = (1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6)  # sizes of bfloat16 arrays
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
@@ -87,7 +88,8 @@ def differences(a: Subject, b: Subject) -> Iterator[Difference]:
         if axes := OF_NUMBERS.get(name):
             shown = examples.shown(a, b, axes, _small(one, other))
         else:
-            shown = SHOWN.get(name) or examples.smallest(a, b, _narrow())
+            narrow = (narrowed(sizes, seed, times=8) for seed, sizes in enumerate(OF_NARROW))
+            shown = SHOWN.get(name) or examples.smallest(a, b, narrow)
         yield Difference(name, _said(name, one, other), _said(name, other, one), shown)
     for name, key, words in KINDS:
         heard = key in both and IGNORED not in (one.how[AXIS[key]], other.how[AXIS[key]])
@@ -136,11 +138,6 @@ def _said(name: str, form: Form, beside: Form) -> str:
     return text.format(value or "no", line=line) or value
 
 
-def _narrow() -> list[Probe]:
-    sizes = (1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6)
-    return [narrowed(x, seed, times=8) for seed, x in enumerate(sizes)]
-
-
 def _small(one: Form, other: Form) -> Iterator[Probe]:
     """Small inputs for both: plain ones, with each option, without any key, with several options, batches and heads."""
     both = [x for x in OPTIONS if x in one.options and x in other.options]
@@ -185,11 +182,19 @@ def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[str, fr
     The smallest input on which the two differ, if any, and the keywords that were given to both.
     """
     names: set[str] = set()
-    for key, x, y in _shared(a, b, mine, theirs):
-        for form, otherwise in _assumed(key, x, y, a.form, b.form, mine, theirs):
-            names |= {x, y}
-            probes = examples.with_each_value(list(form.options)[-1], form)
-            if found := examples.smallest(a.by(form), b.by(otherwise).around(form), probes):
+    for shared, x, y in _shared(a, b, mine, theirs):
+        names |= {x, y}
+        # as it is known of one of them, or as it may be
+        known = [
+            (form, k) for form, name in ((a.form, x), (b.form, y)) for k, o in form.options.items() if o.name == name
+        ]
+        form, key = known[0] if known else (mine, shared or GIVEN + x)
+        row = OPTIONS.get(key)
+        kinds = [form.options[key].form] if known else GUESSES.get(key, row.kinds if row else ("",))
+        how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
+        for kind in kinds:
+            one, other = (_alone(held, key, Option(name, kind), how) for held, name in ((mine, x), (theirs, y)))
+            if found := examples.smallest(a.by(one), b.by(other).around(one), examples.with_each_value(key, one)):
                 return found, frozenset(names)
     return _fewer_heads(a, b, mine, theirs), frozenset(names)
 
@@ -208,17 +213,6 @@ def _shared(a: Subject, b: Subject, mine: Form, theirs: Form) -> Iterator[tuple[
         for y in sorted(alike, key=lambda y: y != x)[:1]:
             taken.add(y)
             yield kinds[0] if kinds else "", x, y
-
-
-def _assumed(key: str, x: str, y: str, a: Form, b: Form, mine: Form, theirs: Form) -> Iterator[tuple[Form, Form]]:
-    """The two forms with that keyword, held to mean the same: as it is known of one of them, or as it may be."""
-    known = [(form, k) for form, name in ((a, x), (b, y)) for k, o in form.options.items() if o.name == name]
-    form, key = known[0] if known else (mine, key or GIVEN + x)
-    row = OPTIONS.get(key)
-    kinds = [form.options[key].form] if known else GUESSES.get(key, row.kinds if row else ("",))
-    how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
-    for kind in kinds:
-        yield _alone(mine, key, Option(x, kind), how), _alone(theirs, key, Option(y, kind), how)
 
 
 def _alone(form: Form, key: str, option: Option, how: dict[str, str]) -> Form:

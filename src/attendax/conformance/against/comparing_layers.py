@@ -102,23 +102,19 @@ def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int 
 def adapter(a: Layer, b: Layer) -> tuple[str, str]:
     """Python under which B's layer answers as A's, and what it calls: "B", or "" where that is A's formula alone."""
     lines = _around(a, b)
-    options = {k: _values(x, a.how) for k, x in b.fn.defaults.items() if k != b.keyword}
+    numbers = tuple(a.how[name] for name in ("base", "factor", "part"))
+    of_kind: dict[type, tuple[Any, ...]] = {  # values for a keyword, by the kind of its default
+        bool: FLAGS, str: NAMES, float: AXES["eps"].values + numbers,
+        int: (*COUNTS, *map(int, numbers), a.how["trained"]),
+    }  # fmt: skip
+    defaults = {k: of_kind.get(type(x), FLAGS + NAMES) for k, x in b.fn.defaults.items() if k != b.keyword}
+    options = {k: tuple(dict.fromkeys(values)) for k, values in defaults.items()}
     for names in itertools.chain.from_iterable(itertools.combinations(options, count) for count in range(3)):
         for values in itertools.product(*(options[name] for name in names)):
             code = _code(a, b, lines, dict(zip(names, values, strict=True)))
             if equality(a, b.fn.adapted(code), 2 if names else CASES).worst is None:
                 return code, "B"
     return _formula(a), ""
-
-
-def _values(default: Any, how: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Values for a keyword: of the kind of its default, and the numbers of a layer."""
-    numbers = tuple(how[name] for name in ("base", "factor", "part"))
-    of_kind: dict[type, tuple[Any, ...]] = {
-        bool: FLAGS, str: NAMES, float: AXES["eps"].values + numbers,
-        int: (*COUNTS, *map(int, numbers), how["trained"]),
-    }  # fmt: skip
-    return tuple(dict.fromkeys(of_kind.get(type(default), FLAGS + NAMES)))
 
 
 def _code(a: Layer, b: Layer, lines: Sequence[str], options: Mapping[str, Any]) -> str:

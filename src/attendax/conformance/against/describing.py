@@ -51,9 +51,11 @@ class Describing:
         form = self._grouped(self._second(form) if self.several else form)
         free, left = [x for x in self.fn.names if x not in (*self.fn.required, *HEADS, *UNREAD)], []
         for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
-            found = self._option(form, name)
-            form = found or form
-            left += [] if found else [name]
+            kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
+            found = (run(form, name, ours) for run in (self._read, self._ignored) for ours in kinds)
+            offered = next(filter(None, found), None)
+            form = offered or form
+            left += [] if offered else [name]
         form = self._dtypes(self._empty(self._order(form)))
         for name in (x for x in free if x in left):
             if name in DROPOUT:
@@ -156,12 +158,6 @@ class Describing:
         wide = dataclasses.replace(form, grouped=True, given={**form.given, **switch})
         probe = Probe(arrays(self.sizes, groups=2), {})
         return self._settled([wide.but(heads=x) for x in TABLE["heads"]], [probe]) or form
-
-    def _option(self, form: Form, name: str) -> Form | None:
-        """The form with a keyword of the function, whatever it may mean there; None where it means nothing known."""
-        kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
-        found = (run(form, name, ours) for run in (self._read, self._ignored) for ours in kinds)
-        return next(filter(None, found), None)
 
     def _read(self, form: Form, name: str, ours: str) -> Form | None:
         """The form in which a keyword is one of the options that are known."""

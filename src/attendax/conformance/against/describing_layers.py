@@ -148,13 +148,6 @@ def _reads(made: Layer) -> frozenset[str]:
     return frozenset(k for k, x in moved.items() if far(made.call(at._replace(params=x)), plain) > TOLERANCE)
 
 
-def _sees_ahead(made: Layer) -> bool:
-    """Tell whether another last token changes the first result."""
-    at = case(1, made.heads, calm=True)
-    other = at._replace(x=np.concatenate([at.x[:, :-1], -at.x[:, -1:]], 1))
-    return far(made.call(other)[:, :1], made.call(at)[:, :1]) > TOLERANCE
-
-
 def _of(*names: str) -> Choices:
     """Each combination of the values of some axes."""
     return [dict(zip(names, x, strict=True)) for x in itertools.product(*(AXES[name].values for name in names))]
@@ -184,7 +177,10 @@ def _settled(made: Layer) -> Layer:
             made = made.best(choices, mlp, length=1)
         except Failed:  # it takes no single token
             made = made.best(choices, mlp)
-        made = made.but({"causal": "no" if _sees_ahead(made) else "yes"})
+        at = case(1, made.heads, calm=True)
+        other = at._replace(x=np.concatenate([at.x[:, :-1], -at.x[:, -1:]], 1))  # another last token
+        ahead = far(made.call(other)[:, :1], made.call(at)[:, :1]) > TOLERANCE
+        made = made.but({"causal": "no" if ahead else "yes"})
         norm = ["qk_norm", "qk_order"] * any("_norm_" in k for k in reads)
         made = _scores_of(made, mlp, of("scale", *norm, *[] if mlp else ["positions"]), _of(*["split"] * (not packed)))
     if any("norm" in k for k in reads):  # without biases a small x stays small up to the first norm, and eps shows
@@ -207,20 +203,28 @@ def _scores_of(made: Layer, off: set[str], plain: Choices, splits: Choices) -> L
 
 
 def _with_numbers(made: Layer, off: set[str], variants: Choices) -> Layer | None:
-    """Rotary of another base, or scaled; the base and the factor are solved for. None where none gives the result."""
+    """Rotary of another base, or scaled; the base and the factor are solved for. None where none gives the result.
+
+    NTK scaling is another base, which at another width of heads is another one.
+    """
     grids: list[tuple[dict[str, Any], str, Sequence[float]]] = [({}, "base", np.geomspace(10, 1e8, 29).tolist())]
-    grids += [({"scaling": "linear", "base": base}, "factor", SCALED) for base in AXES["base"].values]
+    scaled = itertools.product(("NTK", "linear"), AXES["base"].values)
+    grids += [({"scaling": scaling, "base": base}, "factor", SCALED) for scaling, base in scaled]
+    of_one_width = None
     for fixed, name, grid in grids:
+        if fixed.get("scaling") == "NTK" and of_one_width is None:
+            continue
         nearest: dict[str, Layer] = {}  # of each variant
         for _, x in made.ranked([x | fixed | {name: n} for x in variants for n in grid], off, calm=True):
             nearest.setdefault(str(x.but({name: 0}).how), x)
         for near in list(nearest.values())[:NEAREST]:
-            if found := _solved(near, off, name):
-                return _as_ntk(found, off) if name == "base" else found
-    of_length = [{"scaling": "YaRN", **x} for x in _of("base", "factor", "trained") if x["factor"] > 1 and x["trained"]]
-    ranked = made.ranked([x | scaled for x in variants for scaled in of_length], off, calm=True)
+            if (found := _solved(near, off, name)) and found.left(off, layers.SIZES[-1]) < TOLERANCE:
+                return found
+            of_one_width = of_one_width or found
+    yarn = [{"scaling": "YaRN", **x} for x in _of("base", "factor", "trained") if x["factor"] > 1 and x["trained"]]
+    ranked = made.ranked([x | scaling for x, scaling in itertools.product(variants, yarn)], off, calm=True)
     fits = [x for apart, x in ranked if apart < TOLERANCE]  # which a wide head tells apart
-    return min(fits, key=lambda x: x.left(off, WIDE), default=None)
+    return min(fits, key=lambda x: x.left(off, WIDE), default=of_one_width)
 
 
 def _solved(near: Layer, off: set[str], name: str) -> Layer | None:
@@ -231,18 +235,3 @@ def _solved(near: Layer, off: set[str], name: str) -> Layer | None:
         near, step = near.best(tries, off, calm=True), step**0.6
     rounded = (near.but({name: float(f"{near.how[name]:.{digits}g}")}) for digits in (2, 3, 4, 5))
     return next((x for x in rounded if x.left(off) < TOLERANCE), None)
-
-
-def _as_ntk(found: Layer, off: set[str]) -> Layer:
-    """A base that is another one at another width of heads is that of NTK scaling."""
-    how, sizes = found.how, layers.SIZES[-1]
-    width = SEARCH.M // found.heads
-    if how["frequencies"] == LAW["frequencies"]:
-        width = int(width * how["part"]) // 2 * 2
-    for base in AXES["base"].values if width > 2 else ():
-        factor = max(how["base"] / base, 1.0) ** ((width - 2) / width)
-        scaled = found.but({"base": base, "scaling": "NTK", "factor": float(f"{factor:.3g}")})
-        near = factor > 1 and abs(factor - scaled.how["factor"]) < 1e-2 * factor
-        if near and scaled.left(off, sizes) < TOLERANCE:
-            return scaled if found.left(off, sizes) > TOLERANCE else found
-    return found

@@ -18,6 +18,7 @@ SMALL = (  # T, S, D
     (4, 4, 4),
 )  # fmt: skip
 LONG = 150  # tokens, beyond blocks of 128
+AXES = ("B", 0, 0), ("N", 0, 1), ("G", 1, 1), ("T", 0, 2), ("S", 1, 2), ("D", 0, 3), ("V", 2, 3)  # of which array
 
 
 def asking(*names: str, **more: Any) -> list[Probe]:
@@ -82,8 +83,10 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
     shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, D, V), (1, N, LONG, LONG, D, V)]
     shapes += [] if T == S else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG, D, V)]
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
-        if "return_lse" in asked and _may_be_empty(asked, shape, form):
-            continue  # its lse is -inf, or some large number
+        # a query may be without any key, though each row of a mask has one: its lse is -inf, or some large number
+        empty = set(RULES) & set(asked) and (shape[2] > shape[3] or "without" in form.how["causal"])
+        if "return_lse" in asked and (empty or ("window" in asked and {"offset", "key_lengths"} & set(asked))):
+            continue
         rng = np.random.default_rng(k)
         options = {x: drawn(x, form.options[x].form, shape, k, each_head=k % 3 == 0) for x in asked}
         if "mask" in asked and "return_lse" not in asked:
@@ -92,13 +95,6 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
             yield Probe(arrays(shape, groups, seed=k + 1), options)
     if form.how["out"] != forms.UNKNOWN:
         yield from (narrowed(sizes, seed) for seed in (1, 2))
-
-
-def _may_be_empty(asked: tuple[str, ...], shape: tuple[int, ...], form: Form) -> bool:
-    """Tell whether a query may be without any key, though each row of a mask has one."""
-    if "window" in asked and {"offset", "key_lengths"} & set(asked):
-        return True
-    return bool(set(RULES) & set(asked)) and (shape[2] > shape[3] or "without" in form.how["causal"])
 
 
 def _answers(a: Subject, b: Subject, probes: Iterable[Probe]) -> Iterator[tuple[Probe, Answer, Answer | Failed]]:
@@ -211,16 +207,10 @@ def equality(a: Subject, b: Subject, sizes: tuple[int, ...]) -> Equality:
         asked.append(probe)
         apart = apart if probe.narrow else max(apart, far)
         worst = worst or (probe if far > (NARROW if probe.narrow else TOLERANCE) else None)
-    return Equality(sum(not x.narrow for x in asked), apart, worst, _varied(asked))
-
-
-def _varied(probes: list[Probe]) -> str:
-    """The sizes, the options and the dtypes that some probes had."""
-    sizes: dict[str, set[int]] = {}
-    for (query, key, value), _ in probes:
-        for axis, size in zip("BNTDGSV", (*query.shape, *key.shape[1:3], value.shape[3]), strict=True):
-            sizes.setdefault(axis, set()).add(size)
-    told = [f"{axis} {', '.join(map(str, sorted(sizes[axis])))}" for axis in "BNGTSDV" if sizes]
-    names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in probes for name in probe.options)
-    dtypes = dict.fromkeys(str(probe.arrays[0].dtype) for probe in probes)
-    return "; ".join([*told, ", ".join(names) or "no options", ", ".join(dtypes)])
+    arrays_of = [probe.arrays for probe in asked]
+    found = {axis: {x[array].shape[k] for x in arrays_of} for axis, array, k in AXES}
+    varied = [f"{axis} {', '.join(map(str, sorted(some)))}" for axis, some in found.items() if some]
+    names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in asked for name in probe.options)
+    dtypes = dict.fromkeys(str(query.dtype) for query, _, _ in arrays_of)
+    varied += [", ".join(names) or "no options", ", ".join(dtypes)]
+    return Equality(sum(not x.narrow for x in asked), apart, worst, "; ".join(varied))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf, expit
 
-from attendax import rotary
+from attendax import rotary, spec
 
 from ..conventions.table import python
 
@@ -38,20 +38,7 @@ POSITIONS = "", *(f"the table from row {k}" for k in range(3)), "sines from 0", 
 TURNED = "(out, in)"  # kernels
 
 
-def _centred(x: np.ndarray) -> Any:
-    return x - x.mean(-1, keepdims=True)
-
-
-def _rms(x: np.ndarray, eps: float) -> Any:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
-
-
-NORMS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
-    "layer norm": lambda x, eps: _rms(_centred(x), eps),
-    "RMS norm": _rms,
-    "RMS norm of 1 + scale": _rms,
-    "layer norm by the deviation of N - 1": lambda x, eps: _centred(x) / (x.std(-1, ddof=1, keepdims=True) + eps),
-}
+NORMS = "layer norm", "RMS norm", "RMS norm of 1 + scale", "layer norm by the deviation of N - 1"
 ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {
     "GELU by erf": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
     "GELU by tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
@@ -75,7 +62,7 @@ AXES = {
         ("before", "after", "before, the residual after", "before both at once", "before both at once, a norm each"),
         "place of the norms and residuals",
     ),
-    "norm": Axis(tuple(NORMS), "norm", ("norm",)),
+    "norm": Axis(NORMS, "norm", ("norm",)),
     "eps": Axis((1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7), "eps of the norms", ("norm",)),
     "activation": Axis(tuple(ACTIVATIONS), "activation", ("up",)),
     "gated": Axis(("the gate", "up"), "what the activation is of", ("gate",)),
@@ -162,12 +149,16 @@ def _positions(p: Mapping[str, np.ndarray], positions: str, length: int, width: 
         return p["positions"][start : start + length]
     if not positions:
         return 0
-    angles = (int(positions[-1]) + np.arange(length))[:, None] / 10000 ** (np.arange(0, width, 2) / width)
-    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, width)  # sines and cosines in turn
+    first = int(positions[-1])
+    return spec.sinusoidal_encoding(first + length, width)[first:]
 
 
 def _normed(x: np.ndarray, scale: np.ndarray, kind: str, eps: float) -> np.ndarray:
-    return NORMS[kind](x, eps) * (scale + ("1 + scale" in kind))
+    x = x - x.mean(-1, keepdims=True) if kind.startswith("layer") else x
+    size = np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+    if kind == NORMS[-1]:
+        size = x.std(-1, ddof=1, keepdims=True) + eps
+    return x / size * (scale + ("1 + scale" in kind))
 
 
 def _linear(p: Mapping[str, np.ndarray], name: str, x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
@@ -224,12 +215,13 @@ def _rotated(x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
         return x
     speeds, larger = _frequencies(width, how["base"], how["scaling"], how["factor"], how["trained"])
     angles = np.arange(x.shape[-2])[:, None] * np.array(speeds[: R // 2])
-    start = {"halves": R // 2, "halves of the whole": D // 2}.get(how["rotary"])
-    places = (slice(0, R, 2), slice(1, R, 2)) if start is None else (slice(0, R // 2), slice(start, start + R // 2))
-    one, other = (x[..., place] for place in places)
-    turned = x.copy()
-    turned[..., places[0]] = larger * (one * np.cos(angles) - other * np.sin(angles))
-    turned[..., places[1]] = larger * (one * np.sin(angles) + other * np.cos(angles))
+    start = D // 2 if how["rotary"] == "halves of the whole" else R // 2
+    places = slice(R // 2), slice(start, start + R // 2)
+    if how["rotary"] == "neighbours":
+        places = slice(0, R, 2), slice(1, R, 2)
+    pairs, turned = x[..., places[0]] + 1j * x[..., places[1]], x.copy()
+    pairs = pairs * larger * np.exp(1j * angles)
+    turned[..., places[0]], turned[..., places[1]] = pairs.real, pairs.imag
     return turned
 
 

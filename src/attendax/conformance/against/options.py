@@ -81,22 +81,15 @@ class Row(NamedTuple):
     kinds: Mapping[str, tuple[str, str]] = {"": ("{x}", "{x}")}
 
 
-def _all_but_last(t: int, s: int) -> np.ndarray:
-    return (np.arange(s)[None, None, None] < max(s - 1, 1)) & np.ones((1, 1, t, 1), bool)
-
-
-def no_key(t: int, s: int) -> np.ndarray:
-    """A mask that forbids all."""
-    return np.zeros((1, 1, t, s), bool)
-
-
 OPTIONS = {
     "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
         {"causal": _of("causal"), "empty": _of("empty")}, (True,)),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
          "src_mask", "m"),
-        {"mask": READ, "masking": tuple(MASKING)}, (_all_but_last, no_key), MASKS,
+        {"mask": READ, "masking": tuple(MASKING)},
+        (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
+        MASKS,
     ),
     "bias": Row(("bias", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi", "attn_mask", "mask"),
         {"bias": ("added", "subtracted", "first batch", "first head"), "order": _of("order")},
