@@ -57,23 +57,19 @@ def check(
         dtype: of the cases that do not choose their own.
         seed: of the numbers; drawn unless given, so that no function can know it.
         sizes: of some axes, such as ``dict(B=2, N=8, T=1024, S=1024, D=64)``: every case that makes sense there.
-        precision: of float32 products: "highest", "tf32" or "bf16"; as much as the dense formula is off at it is
-            allowed.
-        budget: seconds that the run may take on the clock. Unless given, 30 CPU seconds of both processes, 60 of JAX,
-            and twice as many on the clock; all of it twice where the profile is not "numbers". Cases without
-            time are told. With 0 there is no limit, and no case is of sizes as people run them.
-        thorough: no limit; then ``budget`` is for cases at sizes as people run them, in seconds of the judge, 60 unless
-            given.
+        precision: of float32 products, "highest", "tf32" or "bf16": the dense formula's error at it is allowed.
+        budget: seconds of the run on the clock; unless given 30 CPU seconds of both processes, 60 of JAX, and twice as
+            many on the clock, all of it twice where the profile is not "numbers". Cases without time are told. With 0
+            there is no limit, and no case is of sizes as people run them.
+        thorough: no limit; then ``budget`` is seconds of the judge for sizes as people run them, 60 unless given.
         known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
-        require: kinds of cases of which some must be judged, such as "masks", "gradients", "bfloat16" or "lse": else
-            the report is not ok.
-        claims: what the function claims, and is then asked, beside all else: "row-invariance", the bits of a row do not
-            change with the batch, its neighbours, more tokens behind it, or the other queries of the call.
+        require: kinds of cases, such as "masks", "gradients", "bfloat16" or "lse", of which some must be judged.
+        claims: "row-invariance", asked beside all else: the bits of a row do not change with the batch, its
+            neighbours, more tokens behind it, or the other queries of the call.
         progress: is told index, number and case before each.
         timeout: seconds that the function may take for a case, in a process of its own; 60 unless given.
         total_timeout: seconds for all cases; what is left then is not judged.
-        repeat: how often each case is judged, every second time with other numbers; three times, where that is cheap,
-            unless given.
+        repeat: how often each case is judged, every second time with other numbers; 3, where that is cheap, by default.
         in_process: call the function in this process, for a debugger. Else it is called in another, which knows
             neither what is right nor the seed; but a function that no other process can import is called in this one.
         **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,

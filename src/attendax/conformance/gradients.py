@@ -20,18 +20,15 @@ def assert_gradients(
 ) -> None:  # fmt: skip
     """Assert that derivatives agree with finite differences, argument by argument, in float64.
 
-    Take a random cotangent c and, for each array in turn, a random direction d: normal numbers, times the size of those
-    of the array where that is above 1. Then ``Σ grad · d`` has to be the slope of ``Σ c · fn(x + h d)`` at ``h = 0``.
-    Of a function of JAX its vjp and its jvp are judged, and ``backward`` where it is given; of one of NumPy
-    ``backward``.
-
-    The tolerance is that of the difference. It is the central one of eighth order; how far the one of sixth order lies
-    from it bounds what it leaves out. To this come ``ROUNDINGS`` roundings of each term of ``Σ c · fn``, over the step.
+    For a random cotangent c, and for each array in turn a random direction d (normal numbers, times the size of the
+    array's own where that is above 1), ``Σ grad · d`` has to be the slope of ``Σ c · fn(x + h d)`` at ``h = 0``. Of a
+    function of JAX its vjp, its jvp and, where it is given, ``backward`` are judged; of one of NumPy ``backward``. The
+    difference is the central one of eighth order. How far that of sixth order lies from it bounds what it leaves out;
+    to this come ``ROUNDINGS`` roundings of each term of ``Σ c · fn``, over the step.
 
     Args:
         fn: of ``arrays``; gives a floating array or a pytree of them. NaN may not be in it; infinities do not move.
-        *arrays: arrays or pytrees. Ids, masks and random keys, which are not floating, stay as they are, without a
-            gradient.
+        *arrays: arrays or pytrees. Ids, masks and random keys, which are not floating, stay, without a gradient.
         backward: ``backward(grad_output, *arrays)`` gives the gradients in the order of ``arrays``; of a single one
             also the bare array. ``grad_output`` has the form of what ``fn`` gives.
         seed: of the cotangent and of the directions.
@@ -39,10 +36,9 @@ def assert_gradients(
         step: h. A function with kinks, such as a ReLU, asks for one so short that no step crosses a kink: 1e-5.
 
     Raises:
-        AssertionError: a derivative is off: which argument, by how much, and the seed. Or its shape is not that of the
+        AssertionError: a derivative is off (which argument, by how much, and the seed) or has another shape than the
             argument; or ``fn`` is not smooth enough for the step, gives NaN, or moves along none of the directions.
-        TypeError: there is nothing to differentiate, ``fn`` is not of JAX and has no ``backward``, or is given torch's
-            tensors.
+        TypeError: nothing is floating, ``fn`` is not of JAX and has no ``backward``, or is given torch's tensors.
 
     Example:
         >>> from attendax import spec
@@ -88,7 +84,7 @@ class _Problem:
 
         named = getattr(fn, "func", fn)
         self.fn, self.said = fn, f"assert_gradients: {getattr(named, '__name__', type(named).__name__)}"
-        paths, tree = jax.tree_util.tree_flatten_with_path(arrays, is_leaf=_is_none)
+        paths, tree = jax.tree_util.tree_flatten_with_path(arrays, is_leaf=lambda x: x is None)
         self.tree: Any = tree
         for path, x in paths:
             if type(x).__module__.partition(".")[0] == "torch":
@@ -181,7 +177,7 @@ def _by_hand(problem: _Problem, grads: Any) -> list[Any]:
     import jax
 
     given = problem.tree.unflatten(problem.leaves)
-    flat: Callable[[Any], Any] = functools.partial(jax.tree.flatten, is_leaf=_is_none)
+    flat: Callable[[Any], Any] = functools.partial(jax.tree.flatten, is_leaf=lambda x: x is None)
     bare = len(given) == 1 and flat(grads)[1] == flat(given[0])[1]
     grads = (grads,) if bare else tuple(grads)
     if len(grads) < len(given) or any(x is not None for x in grads[len(given) :]):
@@ -213,10 +209,6 @@ def _linear(problem: _Problem) -> Callable[..., Any] | None:
             return None
         raise
     return push
-
-
-def _is_none(x: Any) -> bool:
-    return x is None
 
 
 def _is_floating(x: Any) -> bool:

@@ -122,27 +122,20 @@ def case_of(direction: str, arrays: Leaves, options: Mapping[str, Any], cotangen
     given = {k for k, x in (options | arrays).items() if x is not None}
     given |= {"return_lse"} if "lse" in cotangent else set()
     sizes = dict(zip("BNTD", query.shape, strict=True)) | {"G": key.shape[1], "S": key.shape[2], "V": value.shape[3]}
+    allowed = allowed_pairs(Inputs(arrays, options, {}))  # (B or 1, N or 1, T, S)
+    full = np.broadcast_to(allowed, (*allowed.shape[:-2], sizes["T"], sizes["S"]))[(None,) * (4 - allowed.ndim)]
     return {
         "direction": direction,
         "dtype": dtype,
         "sizes": {axis: sizes[axis] for axis in "BNGTSDV"},
         "scale": query.shape[-1] ** -0.5 if options.get("scale") is None else float(options["scale"]),
-        "allowed": _allowed(arrays, options),
+        "allowed": None if allowed.all() else np.array(full),  # none where each query may look at every key
         "asks_for": [word for option, word in BEYOND.items() if option in given],
         "options": {k: _whole(x) for k, x in options.items()},
         "arrays": {k: _whole(x) for k, x in arrays.items()},
         "cotangent": {k: _whole(x) for k, x in cotangent.items()},
         "results": {k: {"file": f"{k}.npy", "dtype": kind, "shape": shape} for k, (kind, shape) in results.items()},
     }
-
-
-def _allowed(arrays: Leaves, options: Mapping[str, Any]) -> np.ndarray | None:
-    """Pairs of a query and a key that it may look at, (B or 1, N or 1, T, S); None where each may look at all."""
-    allowed = allowed_pairs(Inputs(arrays, dict(options), {}))
-    if allowed.all():
-        return None
-    shape = (*allowed.shape[:-2], arrays["query"].shape[-2], arrays["key"].shape[-2])
-    return np.array(np.broadcast_to(allowed, shape)[(None,) * (4 - allowed.ndim)])
 
 
 def _whole(x: Any) -> Any:
