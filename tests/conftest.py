@@ -8,6 +8,8 @@ import itertools
 import json
 import os
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: on small arrays threads only wait
+
 import jax
 import numpy as np
 import pytest
