@@ -148,7 +148,7 @@ def _parser(argv: Sequence[str]) -> _Parser:
     about = "say by which conventions two attention functions differ, and print an adapter"
     against = commands.add_parser("diff", help=about, description=about)
     if "diff" in argv[:1]:
-        from attendax.conformance.against import command as of_two
+        from attendax.conformance.against import report as of_two
 
         of_two.add_arguments(against)
         against.set_defaults(run=of_two.run)
