@@ -265,9 +265,8 @@ def until_first(argv: list[str]) -> None:
 
     With ``--all`` small cases of the list are asked after it, too: which of them find it, and seconds of each.
     """
-    from attendax.conformance.cases.how import How
     from attendax.conformance.cases.order import DEAR, PLAINEST
-    from attendax.conformance.command.arguments import add_arguments, asked_of, implementation
+    from attendax.conformance.command.arguments import add_arguments, how_of, implementation
     from attendax.conformance.report.known_failures import KnownFailures
     from attendax.conformance.run.clock import ASKING, Clock
     from attendax.conformance.run.run import Run, Telling
@@ -301,8 +300,8 @@ def until_first(argv: list[str]) -> None:
     add_arguments(parser)
     args = parser.parse_args([x for x in argv if x != "--all"])
     sys.path.insert(0, os.getcwd())
-    how = How(**asked_of(args)).checked()
-    clock, made = Clock(how), implementation(args)
+    how = how_of(args)
+    clock, made = Clock(how), implementation(args, how)
     try:
         report = UntilFirst(made, how, clock, KnownFailures(), Telling()).report(args.only or (), args.level)
         ended = {"clock": round(time.monotonic() - clock.begun, 1), "cores": round(clock.cores(), 1)}

@@ -95,7 +95,7 @@ def models_markdown(reports: list[Report], left_out: dict[str, str]) -> str:
 def by_law(report: Outcomes) -> list[tuple[int, int]]:
     """Numbers of questions that were judged, and that failed, for each law of models."""
     found = report.laws()
-    return [(found[law].judged, found[law].failed) if law in found else (0, 0) for law in MODEL_LAWS]
+    return [(found[law].offered, found[law].failed) if law in found else (0, 0) for law in MODEL_LAWS]
 
 
 def cell(counts: tuple[int, int]) -> str:

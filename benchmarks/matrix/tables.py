@@ -73,7 +73,7 @@ def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | N
     for report in reports:
         parts.append(f"## {escaped(report.name)}\n\n{escaped(summary(report))}\n")
         parts += [cause_markdown(cause, report) for cause in report.causes]
-        if report.by_design:
+        if report.of(Verdict.BY_DESIGN):
             parts += ["### By design\n", "".join(f"- {escaped(line)}\n" for line in _contracts(report))]
     if left_out:
         parts += ["## Left out\n", "".join(f"- {escaped(name)}: {escaped(why)}\n" for name, why in left_out.items())]
@@ -83,7 +83,7 @@ def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | N
 def _contracts(report: Outcomes) -> list[str]:
     """List each contract once, with the cases in which it counts."""
     found = collections.defaultdict(list)
-    for outcome in report.by_design:
+    for outcome in report.of(Verdict.BY_DESIGN):
         found[outcome.finding.message.partition("; found ")[0]].append(outcome.case.name)
     return [f"{contract}: {'; '.join(names)}" for contract, names in found.items()]
 

@@ -189,3 +189,16 @@ def test_a_reproduction_brings_what_the_function_uses(name, tmp_path):
     run = subprocess.run([sys.executable, "-P", script], capture_output=True, text=True, cwd=tmp_path)
     assert run.returncode == 1
     assert run.stderr.strip().splitlines()[-1].startswith("AssertionError"), run.stderr
+
+
+def test_a_result_of_another_rank_where_the_call_is_large():
+    """Once it ended in an IndexError: options were left out for one head of a result that has no heads."""
+
+    def flat(query, key, value, *, is_causal=False):
+        out = right_attention.attend(query, key, value, is_causal=is_causal)
+        return out.reshape(-1, out.shape[-1]) if out.shape[-2] > 256 else out
+
+    report = by_law(flat, arrays="numpy", level="forward", only=["in blocks: causal, 300", "causal"], seed=1, repeat=1)
+    found = {outcome.case.name: outcome for outcome in report.failures}
+    assert found["in blocks: causal, 300"].finding.message == "out has shape (600, 8), expected (1, 2, 300, 8)"
+    assert "causal" not in found

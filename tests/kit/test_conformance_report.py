@@ -14,7 +14,7 @@ from attendax.conformance.command.running import matrix
 from attendax.conformance.report.markdown import markdown
 from attendax.conformance.report.outcome import times
 from attendax.conformance.report.page import page
-from attendax.conformance.report.screen import terminal
+from attendax.conformance.report.summary import terminal
 from planted import by_law
 
 AWKWARD = "[bold]x[/bold] <script>alert(1)</script> | a `tick` *star* </pre>\x1b[31m é"
@@ -71,7 +71,7 @@ class TestReport:
         assert list(laws) == ["L2", "L3", "L4", "L9", "L13", "L14", "L15"]
         assert laws["L2"].worst.case.name == "scale given"
         assert laws["L2"].worst.multiple == math.inf
-        assert (laws["L2"].failed, laws["L2"].judged, laws["L9"].judged) == (1, 2, 0)
+        assert (laws["L2"].failed, laws["L2"].offered, laws["L9"].offered) == (1, 2, 0)
         assert laws["L4"].worst is None
         np.testing.assert_allclose(awkward.cases[0].multiple, 0.25)
 

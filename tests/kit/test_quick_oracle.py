@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from attendax.conformance.cases import pool
-from attendax.conformance.conventions import quick, right
+from attendax.conformance.conventions import parts as quick
+from attendax.conformance.conventions import right
 from attendax.conformance.conventions.parts import pairs
 
 COMBINATIONS = (

@@ -19,8 +19,7 @@ from attendax.conformance.cases.how import How
 from attendax.conformance.command.output import Line
 from attendax.conformance.frameworks.text import text_of
 from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
-from attendax.conformance.report.coverage import coverage
-from attendax.conformance.report.outcome import Outcome
+from attendax.conformance.report.outcome import Outcome, coverage
 from attendax.conformance.run.clock import LONGER, NEARLY, Clock
 from attendax.conformance.worker import place
 from places import PYTHONPATH

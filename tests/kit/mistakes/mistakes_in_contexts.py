@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.contexts`` catch first: short cuts for what is known beforehand."""
+"""Mistakes that the cases of ``conformance.cases.calls`` catch first: short cuts for what is known beforehand."""
 
 from mistakes_in_gradients import BACKWARD, COTANGENT, DELTA, GRAD_KEY
 from mistakes_in_leaks import DWEIGHTS, GRAD_QUERY

@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.dropout`` catch first."""
+"""Mistakes that the cases of dropout in ``conformance.cases.calls`` catch first."""
 
 from planted import Mistake
 

@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.refusals`` catch first."""
+"""Mistakes that the cases of ``conformance.cases.calls`` catch first."""
 
 from mistakes_in_determinism import at_first
 from planted import Mistake

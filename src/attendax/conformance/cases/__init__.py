@@ -1,20 +1,18 @@
 """Every case, from the plain to the special."""
 
-import functools
 import itertools
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from attendax.legible import did_you_mean
 
-from . import contexts, dropout, forward, gradients, invariance, kinds, lengths, refusals
+from . import calls, forward, gradients, invariance, kinds, lengths
 from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
 from .pool import EXAMPLES
 from .pool import named as of_ladder
 
 CASES: tuple[Case, ...] = (
-    *forward.CASES, *gradients.CASES, *invariance.CASES, *dropout.CASES, *refusals.CASES, *lengths.IN_BLOCKS,
-    *gradients.OF_SINKS, *contexts.CASES, *lengths.IN_CACHES,
+    *forward.CASES, *gradients.CASES, *invariance.CASES, *calls.DROPOUT, *calls.REFUSALS, *lengths.IN_BLOCKS,
+    *gradients.OF_SINKS, *calls.CONTEXTS, *lengths.IN_CACHES,
 )  # fmt: skip
 CLAIMS = {invariance.CLAIM: tuple(invariance.OF_ROWS)}  # what is asked of who claims it, beside all others
 __all__ = [
@@ -50,14 +48,15 @@ def choose(
     of_level = [case for case in every if _of_level(case, level)]
     within = PROFILES[: PROFILES.index(profile) + 1]
     cases = [case for case in of_level if case.profile in within or case.name in only]
-    for words in only:
-        if not any(_picks(words, case) for case in cases):
-            least = next((case.profile for case in of_level if _picks(words, case)), None)
+    picking = {words: _picking(words) for words in only}
+    for words, picks in picking.items():
+        if not any(map(picks, cases)):
+            least = next((case.profile for case in of_level if picks(case)), None)
             asked = "expected a law such as L6, a part of a name such as cache, or a keyword such as offset"
             near = did_you_mean(words, [name for case in every for name in (case.law, case.name)])
             advice = f"; profile {least} has some" if least else f"; {asked}{near}"
             raise ValueError(f"check: only got {words!r}, which picks no case of level {level}{advice}")
-    return [case for case in cases if not only or any(_picks(words, case) for words in only)]
+    return [case for case in cases if not only or any(picks(case) for picks in picking.values())]
 
 
 def asks_for_the_ladder(only: Iterable[str] | None) -> bool:
@@ -121,14 +120,10 @@ def can_be_made(case: Case) -> bool:
     )
 
 
-@functools.cache
-def _in_a_name(words: str) -> bool:
-    return any(words in case.name.lower() for case in (*CASES, *EXAMPLES))
-
-
-def _picks(words: str, case: Case) -> bool:
-    if words[:1] in "Ll" and words[1:].isdigit():
-        return words.upper() == case.law
-    if words.lower() in case.name.lower() or _in_a_name(words.lower()):
-        return words.lower() in case.name.lower()
-    return re.search(rf"\b{re.escape(words)}=", case.call) is not None
+def _picking(words: str) -> Callable[[Case], bool]:
+    """Tell which cases a law, a part of a name, or a keyword that is in no name picks."""
+    part = words.lower()
+    if part[:1] == "l" and part[1:].isdigit():
+        return lambda case: words.upper() == case.law
+    is_keyword = not any(part in case.name.lower() for case in (*CASES, *EXAMPLES))
+    return lambda case: part in case.name.lower() or (is_keyword and words in case.options)

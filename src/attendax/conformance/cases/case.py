@@ -121,6 +121,11 @@ class Case(NamedTuple):
         return math.prod((SIZES | self.sizes)[axis] for axis in "BNTS")
 
     @property
+    def options(self) -> set[str]:
+        """The keywords of its call."""
+        return set(re.findall(r"(\w+)=", self.call))
+
+    @property
     def level(self) -> str:
         """The least level that includes the case."""
         if self.direction in (FORWARD, HELD, "eager", "changed in place"):

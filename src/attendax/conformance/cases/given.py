@@ -57,7 +57,7 @@ def segments(queries: str, keys: str = "") -> Given:
 NOTHING, CAUSAL, LSE = Given(), words("is_causal=True"), words("return_lse=True")
 
 
-def case(name: str, law: str, about: str, given: Given = NOTHING, direction: str = FORWARD, **more: Any) -> Case:
+def case(law: str, name: str, about: str, given: Given = NOTHING, direction: str = FORWARD, **more: Any) -> Case:
     """A case of what is given; sizes by the names of their axes, other fields by theirs.
 
     Where a bias or sinks have a gradient, that is a trait of the case.
@@ -71,4 +71,4 @@ def case(name: str, law: str, about: str, given: Given = NOTHING, direction: str
 
 def gradient(name: str, about: str, given: Given = NOTHING, law: str = "L13", **more: Any) -> Case:
     """Gradients of every floating array for a random cotangent."""
-    return case(f"gradient: {name}", law, about, given, GRADIENT, **more)
+    return case(law, f"gradient: {name}", about, given, GRADIENT, **more)

@@ -4,6 +4,7 @@ A sink is for each query head the score of one more key, which every query sees 
 by gpt-oss: a share of the weight that gives nothing.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -87,18 +88,14 @@ GRADIENTS = [
 ]  # fmt: skip
 
 
-def other(name: str, about: str, direction: str, given: Given = NOTHING, **more: Any) -> Case:
-    """Another direction than results and gradients."""
-    return case(name, "L12", about, given, direction, **more)
-
-
 def mapped(name: str, about: str, given: Given = NOTHING, direction: str = "vmap", **more: Any) -> Case:
     """Under vmap, over the first axis of each of its arrays."""
     names = ("query", "key", "value", *re.findall(r"(\w+)=", given.call))
     over = Given(f"mapped = dict({', '.join(f'{x}=0' for x in names)})")
-    return other(f"vmap: {name}", about, direction, given & over, **EXAMPLES, **more)
+    return case("L12", f"vmap: {name}", about, given & over, direction, **EXAMPLES, **more)
 
 
+jvp = functools.partial(case, "L12", direction="jvp")
 EXAMPLES: dict[str, Any] = {"leading": "AB", "A": 3}
 FROM_JAX: dict[str, Any] = {"frameworks": ("jax",)}
 SHARED = """query = rng.standard_normal((4, B, N, T, D)).astype(dtype)
@@ -111,29 +108,29 @@ IDS = Given(
     "query_segment_ids=q_ids, key_segment_ids=k_ids",
 )
 DIRECTIONS = [
-    other("jvp: plain", "forward mode", "jvp"),
-    other("jvp: causal, softcap", "forward mode", "jvp", CAUSAL & words("softcap=2.0")),
-    other("jvp: bias", "the bias moves, too", "jvp", BIAS),
-    other("jvp: mask with an empty row", "it does not move", "jvp", empty_row(3), least="robust"),
-    other("jvp: lse", "lse moves, too", "jvp", LSE),
-    other("jvp: grouped heads and a mask", "of several blocks", "jvp", FULL_MASK, N=6, **WIDE),
-    other("jvp: key lengths and window", "of several blocks", "jvp", words("window=(50, 9)") & lengths("[80, 60]"),
+    jvp("jvp: plain", "forward mode"),
+    jvp("jvp: causal, softcap", "forward mode", CAUSAL & words("softcap=2.0")),
+    jvp("jvp: bias", "the bias moves, too", BIAS),
+    jvp("jvp: mask with an empty row", "it does not move", empty_row(3), least="robust"),
+    jvp("jvp: lse", "lse moves, too", LSE),
+    jvp("jvp: grouped heads and a mask", "of several blocks", FULL_MASK, N=6, **WIDE),
+    jvp("jvp: key lengths and window", "of several blocks", words("window=(50, 9)") & lengths("[80, 60]"),
         **WIDE),
-    other("jvp: segments and scale", "of several blocks", "jvp", LONG_SEGMENTS & words("scale=0.3"), **WIDE),
-    other("second order: forward over reverse", "the Hessian times a direction", FORWARD_OVER),
-    other("second order: reverse over reverse", "a gradient of a gradient", REVERSE_OVER),
-    other("second order: mask and softcap", "forward over reverse", FORWARD_OVER, MASK & words("softcap=2.0")),
-    other("second order: bias", "reverse over reverse", REVERSE_OVER, BIAS),
-    other("second order: lse", "forward over reverse", FORWARD_OVER, LSE),
+    jvp("jvp: segments and scale", "of several blocks", LONG_SEGMENTS & words("scale=0.3"), **WIDE),
+    case("L12", "second order: forward over reverse", "the Hessian times a direction", direction=FORWARD_OVER),
+    case("L12", "second order: reverse over reverse", "a gradient of a gradient", direction=REVERSE_OVER),
+    case("L12", "second order: mask and softcap", "forward over reverse", MASK & words("softcap=2.0"), FORWARD_OVER),
+    case("L12", "second order: bias", "reverse over reverse", BIAS, REVERSE_OVER),
+    case("L12", "second order: lse", "forward over reverse", LSE, FORWARD_OVER),
     mapped("first axis", "an axis before the batch"),
-    other("vmap: shared keys", "over the queries only", "vmap", Given(SHARED)),
-    other("vmap: other axes", "in_axes of 1, 2 and 3", "vmap", Given(AXES), **EXAMPLES),
+    case("L12", "vmap: shared keys", "over the queries only", Given(SHARED), "vmap"),
+    case("L12", "vmap: other axes", "in_axes of 1, 2 and 3", Given(AXES), "vmap", **EXAMPLES),
     mapped("a mask for each", "the mask is mapped, too", random_mask("(A, B, N, T, S)"), **FROM_JAX),
     mapped("a bias for each", "the bias is mapped, too", random_bias("(A, B, N, T, S)"), **FROM_JAX),
     mapped("lengths for each", "key lengths are mapped, too", LENGTHS, **FROM_JAX),
     mapped("segments for each", "ids are mapped, too", IDS, **FROM_JAX),
     mapped("gradients by example", "vmap of grad", direction="per example gradient"),
-    other("checkpoint", "the forward is computed again", "gradient under checkpoint", CAUSAL, **FROM_JAX),
+    case("L12", "checkpoint", "the forward is computed again", CAUSAL, "gradient under checkpoint", **FROM_JAX),
 ]  # fmt: skip
 MAKING = Given("sinks = rng.standard_normal(N).astype(dtype)", "sinks=sinks")
 UNITS = dict.fromkeys(("grad sinks", "second sinks"), 1.0)  # sums that may cancel, of terms that add up to about 1
@@ -141,7 +138,7 @@ UNITS = dict.fromkeys(("grad sinks", "second sinks"), 1.0)  # sums that may canc
 
 def sinks(name: str, law: str, about: str, given: Given = NOTHING, **more: Any) -> Case:
     """A call with sinks; its gradients where a direction says so."""
-    return case(name, law, about, MAKING & given, **more)._replace(units=UNITS if "direction" in more else {})
+    return case(law, name, about, MAKING & given, **more)._replace(units=UNITS if "direction" in more else {})
 
 
 OF_SINKS = [

@@ -33,7 +33,7 @@ def leak(
     more |= {"where": {"grad query" if backward else "out": f"..., {rows}, :"}} if rows else {}
     changed = f"{array} = {array}.copy(); {array}[{at}] = {what}"
     name, about = f"leak: {'gradient: ' * backward}{name}", "no bit of any other result changes"
-    return case(name, "L6", about, given, way, judge="same_bits", changed=changed, **more)
+    return case("L6", name, about, given, way, judge="same_bits", changed=changed, **more)
 
 
 LEAKS: dict[str, tuple[Given, str, dict[str, Any]]] = {
@@ -74,18 +74,18 @@ CASES = [
     *(leak(name, given, x, GRADIENT, **more) for name in OF_GRADIENTS for given, x, more in [LEAKS[name]]),
     *(leak(f"NaN in a masked {name}, {n} numbers", mask("np.arange(S)[None] < S - 4"), name, way, "..., -1, :", **sizes)
       for way in (FORWARD, GRADIENT) for n, sizes in NUMBERS.items() for name in ("value", "key")),
-    case("repeated", "L15", "the same bits again", CAUSAL, **AGAIN),
-    case("repeated: gradient", "L15", "the same bits again", CAUSAL, GRADIENT, **AGAIN),
-    case("batches apart", "L15", "what else is in the batch does not matter, beyond rounding", where={"out": "0"},
+    case("L15", "repeated", "the same bits again", CAUSAL, **AGAIN),
+    case("L15", "repeated: gradient", "the same bits again", CAUSAL, GRADIENT, **AGAIN),
+    case("L15", "batches apart", "what else is in the batch does not matter, beyond rounding", where={"out": "0"},
         changed=OTHERS_NAN, **APART),
-    case("heads apart", "L15", "nor what is in the other heads", where={"out": ":, 0"}, changed=OTHERS_HUGE,
+    case("L15", "heads apart", "nor what is in the other heads", where={"out": ":, 0"}, changed=OTHERS_HUGE,
         **APART, **F32),
-    case("a result is held", "L15", LATER, direction=HELD, judge="held"),
-    case("a result is held, wide heads", "L15", LATER, direction=HELD, judge="held", D=64, V=64, **SQUARE),
-    case("a gradient is held", "L15", LATER, direction=GRADIENT_HELD, judge="held"),
-    case("inputs are not written to", "L15", CALLERS, Given("query = query * 5"), judge="unwritten"),
-    case("inputs are not written to, masked", "L15", CALLERS, PADDED & BIASED, judge="unwritten"),
-    case("inputs are not written to, a full mask", "L15", NOT_NARROWED,
+    case("L15", "a result is held", LATER, direction=HELD, judge="held"),
+    case("L15", "a result is held, wide heads", LATER, direction=HELD, judge="held", D=64, V=64, **SQUARE),
+    case("L15", "a gradient is held", LATER, direction=GRADIENT_HELD, judge="held"),
+    case("L15", "inputs are not written to", CALLERS, Given("query = query * 5"), judge="unwritten"),
+    case("L15", "inputs are not written to, masked", CALLERS, PADDED & BIASED, judge="unwritten"),
+    case("L15", "inputs are not written to, a full mask", NOT_NARROWED,
         mask("np.ones((B, N, T, S), bool)") & CAUSAL, judge="unwritten"),
 ]  # fmt: skip
 CLAIM = "row-invariance"
@@ -144,7 +144,7 @@ def question(
         changed = "\n".join([*(f"{x} = {other.format(x)}" for x in names), *filter(None, [more])])
         leaves = [f"grad {x}" for x in stay] if backward else ["out"]
         found.append(case(
-            f"{'gradient: ' * backward}row invariance: {name}, {length}", "L15", f"the bits of a row stay {about}",
+            "L15", f"{'gradient: ' * backward}row invariance: {name}, {length}", f"the bits of a row stay {about}",
             given, direction, judge="same_rows", changed=changed, where=dict.fromkeys(leaves, where),
             needs=("determinism", *needs), claim=CLAIM, least="numbers", then=then[backward],
             **OF_LENGTHS[length] | fields,

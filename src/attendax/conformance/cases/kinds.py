@@ -1,6 +1,5 @@
 """Kinds of a case that a verdict counts by: results, gradients, masks, bfloat16, ..."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,8 +33,7 @@ def directed(case: Case) -> str:
 
 def options_of(case: Case) -> list[str]:
     """The kinds that its keywords are, the rarest first."""
-    given = set(re.findall(r"(\w+)=", case.call))
-    return [kind for option, kind in OF_OPTIONS.items() if option in given]
+    return [kind for option, kind in OF_OPTIONS.items() if option in case.options]
 
 
 def kinds_of(case: Case, dtype: str) -> set[str]:

@@ -172,12 +172,8 @@ class Drawing:
         return block * self.rng.randint(-(-least // block), most // block) + int(edge or 0)
 
 
-def _all(case: Case) -> bool:
-    return True
-
-
 def ladder(
-    how: How, level: str = "everything", offers: Takes = _all, takes: Takes = _all, arrays: str = "numpy"
+    how: How, level: str = "everything", offers: Takes | None = None, takes: Takes = bool, arrays: str = "numpy"
 ) -> Ladder:
     """Draw the cases of a run by its seed until its budget is spent.
 
@@ -280,7 +276,7 @@ def _add_own(drawing: Drawing) -> None:
             drawing.axes |= {x: pool.AXES[x] + own for x in both}
 
 
-def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
+def _refused(drawing: Drawing, offers: Takes | None, takes: Takes) -> list[Rung]:
     """The small cases of the values that an implementation refuses, which are taken out of the axes."""
     axes = drawing.axes
     small = {axis: values[0] for axis, values in axes.items()}
@@ -297,9 +293,11 @@ def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
         return first
 
     plainest = (small | {"asked": asked, "D": D} for D in axes["D"] for asked in axes["asked"][:3])
-    usable = (row for row in plainest if pool.can_be(row) and (rung := at_lengths(row)) and offers(rung.case))
     refused: list[Rung] = []
-    if offers is _all or (base := next(usable, None)) is None:
+    if offers is None:
+        return refused
+    usable = (row for row in plainest if pool.can_be(row) and (rung := at_lengths(row)) and offers(rung.case))
+    if (base := next(usable, None)) is None:
         return refused
     for axis in REFUSABLE:
         rows = {x: base | {axis: x} for x in axes[axis] if x != base[axis]}

@@ -63,7 +63,7 @@ def in_blocks(option: str, length: int, direction: str) -> Case:
         given &= Given(f"{ONE_HOT}{question!r}")
         more |= {"judge": "dropped", "dtype": "float32", "needs": ("V != D",), "V": length}
     name = f"{'gradient: ' * (direction == GRADIENT)}in blocks: {option}, {length}"
-    return case(name, "L11", f"T = S = {length}: {about}", given, direction, slack=4.0, **more)  # else off by far more
+    return case("L11", name, f"T = S = {length}: {about}", given, direction, slack=4.0, **more)  # else off by far more
 
 
 IN_BLOCKS = [in_blocks(o, length, how) for how in (FORWARD, GRADIENT) for length in SIZES for o in OPTIONS]
@@ -99,17 +99,17 @@ LATER = "keys of later blocks are seen, whose indices are beyond those of the qu
 EACH = "each batch has its own length, and its queries are the last of it"
 UNSEEN = "later keys are not seen, whatever the length of the cache"
 IN_CACHES = [
-    case("cache: one query at the end", "L4", "it sees every key", AT_THE_END, T=1, S=9),
-    case("cache: a block of queries at the end", "L4", "j <= i + S - T", AT_THE_END, **BLOCK),
-    case("cache: a block in the middle", "L4", UNSEEN, IN_THE_MIDDLE, **BLOCK),
-    case("cache: filled in part", "L4", EACH, FILLED, **BLOCK),
-    case("cache: filled beyond the block", "L4", "what follows the queries is filled, and not seen", AHEAD, **BLOCK),
-    case("cache: grouped heads", "L4", "N = 6, G = 3", FILLED, T=1, S=9, N=6),
-    case("cache: longer than a block", "L4", LATER, AT_THE_END, **LONG),
-    *(case(f"cache: {x}, one query", "L4", about, IN_THE_MIDDLE & y, **ONE) for x, (about, y) in BESIDE_ONE.items()),
-    case("cache: window that looks ahead, one query", "L4", "from where it stands, without causal",
+    case("L4", "cache: one query at the end", "it sees every key", AT_THE_END, T=1, S=9),
+    case("L4", "cache: a block of queries at the end", "j <= i + S - T", AT_THE_END, **BLOCK),
+    case("L4", "cache: a block in the middle", UNSEEN, IN_THE_MIDDLE, **BLOCK),
+    case("L4", "cache: filled in part", EACH, FILLED, **BLOCK),
+    case("L4", "cache: filled beyond the block", "what follows the queries is filled, and not seen", AHEAD, **BLOCK),
+    case("L4", "cache: grouped heads", "N = 6, G = 3", FILLED, T=1, S=9, N=6),
+    case("L4", "cache: longer than a block", LATER, AT_THE_END, **LONG),
+    *(case("L4", f"cache: {x}, one query", about, IN_THE_MIDDLE & y, **ONE) for x, (about, y) in BESIDE_ONE.items()),
+    case("L4", "cache: window that looks ahead, one query", "from where it stands, without causal",
         Given('offset = np.full(B, 4, "int32")', "window=(1, 2), offset=offset"), **ONE),
-    case("cache: window and sinks, one query", "L4", "both count", IN_THE_MIDDLE & WINDOW & SINKS, **ONE),
+    case("L4", "cache: window and sinks, one query", "both count", IN_THE_MIDDLE & WINDOW & SINKS, **ONE),
     gradient("cache: a block of queries at the end", "through what is seen", AT_THE_END, "L4", **BLOCK),
     gradient("cache: longer than a block", "through keys of later blocks", AT_THE_END, "L4", **LONG),
 ]  # fmt: skip

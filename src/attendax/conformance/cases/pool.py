@@ -226,7 +226,7 @@ def case_of(
     if asked == "held":
         direction, judge = {FORWARD: HELD, GRADIENT: GRADIENT_HELD}[direction], "held"
     given = Given(NUMBERS[numbers]) & Given(LAYOUTS[layout]) & asked_of(asked).given
-    return case(name, "L11", "sizes as people run them", given, direction, judge=judge, dtype=dtype, **sizes)
+    return case("L11", name, "sizes as people run them", given, direction, judge=judge, dtype=dtype, **sizes)
 
 
 ONE_ASKED, ONE_OF_NUMBERS, ONE_LAYOUT = (f"(?:{'|'.join(map(re.escape, x))})" for x in (ASKED, NUMBERS, LAYOUTS))

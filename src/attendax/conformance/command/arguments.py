@@ -3,7 +3,6 @@
 import argparse
 import ast
 import difflib
-import math
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -140,18 +139,17 @@ def target(args: argparse.Namespace) -> str | None:
     return path_of(program=args.exec, library=args.lib, signature=args.signature, onnx=args.onnx)
 
 
-def asked_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Settings of a run, as ``check`` takes them."""
+def how_of(args: argparse.Namespace) -> How:
+    """The settings of a run, checked."""
     sizes = {}
     for pair in filter(None, (args.sizes or "").split(",")):
         axis, _, size = pair.partition("=")
         if not size.strip().isdigit():
             raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
         sizes[axis.strip().upper()] = int(size)
-    plain = ("dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
-    given = {name: getattr(args, name) for name in plain} | {"profile": args.profile or "numbers", "sizes": sizes}
-    given |= {"thorough": getattr(args, "thorough", False)}
-    return given | {name: tuple(getattr(args, name) or ()) for name in ("require", "claims")}
+    given = {name: x for name, x in vars(args).items() if name in How._fields and x is not None}
+    given |= {name: tuple(given.get(name, ())) for name in ("require", "claims")}
+    return How(**{"profile": "numbers"} | given | {"sizes": sizes}).checked()
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -196,15 +194,14 @@ def _functions(target: str) -> str:
     return f"; name a function of it: {module.replace('/', '.')}:{found[0]}" if found else ""
 
 
-def implementation(args: argparse.Namespace, until: float = math.inf) -> Implementation:
-    """Make the function that the arguments name, or refuse them; it has to be there by ``until``."""
+def implementation(args: argparse.Namespace, how: How) -> Implementation:
+    """Make the function that the arguments name, or refuse them; it has to be there by the end of the run."""
     if ":" not in args.target and args.target not in ADAPTERS:
         paths = [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())]
         hint = _functions(args.target) or did_you_mean(args.target, paths)
         said = f"{args.target!r} is neither module:function nor an adapter that ships"
         raise Refusal(said + (hint or f": {', '.join(ADAPTERS)}"))
     given = settings(args)
-    how = How(**asked_of(args), until=until).checked()
     try:
         return implement(args.target, how=how, in_process=args.in_process, **given)
     except (Exception, SystemExit) as error:  # a refusal, as it is before any case

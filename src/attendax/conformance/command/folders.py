@@ -23,14 +23,15 @@ from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..protocol import SCHEMA, write_results
+from ..report.known_failures import KnownFailures
 from ..report.outcomes import versions
 from ..run.clock import Clock
+from ..run.run import Run
 from ..worker.candidate import implement
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
-from .arguments import NUMBERS, WRITTEN, add, asked_of, refuse_unwritable, refusing
+from .arguments import NUMBERS, WRITTEN, add, how_of, refuse_unwritable, refusing
 from .output import live, new_folder, show, show_script
-from .running import judged
 
 ASKED = (*NUMBERS, "lacks")  # what an index says of a run
 AS_FOLDERS = {"timeout": None, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] | None) -> int:
     """Write all folders beside their place, and move them there; with ``also``, what is right."""
     args.seed = drawn(args.seed)
-    how = How(**asked_of(args)).checked()
+    how = how_of(args)
     if os.path.exists(args.folder):
         raise Refusal(f"{args.folder} is there already: name a new folder, or remove that one")
     if not os.path.isdir(home := os.path.dirname(os.path.abspath(args.folder))):
@@ -115,8 +116,9 @@ def _judge(args: argparse.Namespace) -> int:
     vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in ASKED})
     given = {k: x for k, x in (("causal", args.causal), ("empty_rows", args.empty_rows)) if x is not None}
     made = implement(path_of(folder=args.folder), lacks=lacking(args.lacks), **given)
+    how, known = how_of(args), KnownFailures.read(args.known_failures)
     with live(quiet=args.quiet) as tell:
-        report = judged(made, args, Clock(How(**asked_of(args))), tell)
+        report = Run(made, how, Clock(how), known, tell).report(args.only or (), args.level)
     asked_for = [outcome for outcome in report.cases if outcome.verdict is not Verdict.NOT_OFFERED]
     if asked_for and all(outcome.finding.message == UNKNOWN for outcome in asked_for):
         raise Refusal(

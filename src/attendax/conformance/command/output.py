@@ -21,8 +21,7 @@ from ..cases import Case
 from ..judge.verdicts import Verdict
 from ..report import Report
 from ..report.outcomes import Outcome
-from ..report.screen import terminal
-from ..report.summary import clean
+from ..report.summary import clean, terminal
 from ..run.run import Telling
 from .arguments import files
 

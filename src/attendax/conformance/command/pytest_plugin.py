@@ -23,7 +23,7 @@ from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, Outcomes
 from ..run.run import repeated
 from ..worker.place import allow, end, implement
-from .arguments import GROUPS, add, asked_of, settings
+from .arguments import GROUPS, add, how_of, settings
 
 OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
 TITLES = ("how the function is called", "what is judged", "what else is asked", "where and how long")
@@ -74,7 +74,7 @@ class Attention(pytest.Collector):
         """The cases."""
         args, self.outcomes = self.config.stash[GIVEN], list[Outcome]()
         try:
-            how, only = How(**asked_of(args)).checked(), args.only or ()
+            how, only = how_of(args), args.only or ()
             self.how = how._replace(
                 thorough=how.thorough or how.budget is not None
             )  # pytest has the time, and no limit

@@ -10,7 +10,6 @@ import contextlib
 import importlib.util
 import io
 import json
-import math
 import os
 import re
 import shutil
@@ -37,12 +36,12 @@ from ..report import Report
 from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome
 from ..run.clock import Clock
-from ..run.run import Run, Telling, judge
+from ..run.run import Run, judge
 from ..worker.child import FOUND_THERE, end_group
 from ..worker.errors import Unusable
 from ..worker.place import end
 from . import arguments
-from .arguments import CALLED, NUMBERS, asked_of, one_line
+from .arguments import CALLED, NUMBERS, how_of, one_line
 from .output import live, show, show_script, write_files
 
 SINGLE = "a single report goes to --json, --markdown or --html FILE"
@@ -92,14 +91,15 @@ def _run(args: argparse.Namespace) -> int:
     arguments.refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)
-    how = How(**asked_of(args))
+    how = how_of(args)
     choose(args.only or (), args.level, how.profile, claims=how.claims)  # before anything is imported
     clock = Clock(how, begun=args.called)
     try:
         with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
             tell.begins(f"importing {args.target}", clock.left)
-            with made_of(args, clock.until) as made:
-                report = judged(made, args, clock, tell)
+            with made_of(args, how._replace(until=clock.until)) as made:
+                known = KnownFailures.read(args.known_failures)
+                report = Run(made, how, clock, known, tell).report(args.only or (), args.level)
     except (Unusable, Refusal) as error:
         if isinstance(error, Unusable) or error.__cause__ is not None:  # it is the function that raised
             finding = Finding(Verdict.TIMEOUT if "no answer in" in str(error) else Verdict.CRASH, one_line(error))
@@ -111,19 +111,13 @@ def _run(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def made_of(args: argparse.Namespace, until: float = math.inf) -> Iterator[Implementation]:
+def made_of(args: argparse.Namespace, how: How) -> Iterator[Implementation]:
     """The function that the arguments name, which ends with the block."""
-    made = arguments.implementation(args, until)
+    made = arguments.implementation(args, how)
     try:
         yield made
     finally:
         end(made)
-
-
-def judged(made: Implementation, args: argparse.Namespace, clock: Clock, tell: Telling) -> Report:
-    """The report on what the arguments ask of it."""
-    known = KnownFailures.read(args.known_failures)
-    return Run(made, How(**asked_of(args)).checked(), clock, known, tell).report(args.only or (), args.level)
 
 
 def listed(line: str) -> None:
@@ -163,8 +157,8 @@ def _list_cases(args: argparse.Namespace) -> int:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    how = How(**asked_of(args))
-    with contextlib.redirect_stdout(sys.stderr), made_of(args) as made:
+    how = how_of(args)
+    with contextlib.redirect_stdout(sys.stderr), made_of(args, how) as made:
         taken, case = _as_printed(made, args.reproduce, how)
         outcome = judge(taken, case, how._replace(claims=(case.claim,)))  # who names a case asks it
     return show_script(outcome)

@@ -35,7 +35,9 @@ class Form:
     def line(self, axis: str) -> Line:
         """The line of its value."""
         value = self.value(axis)
-        return TABLE[axis].get(value) or Line(python(value), words_of(axis, value))
+        said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
+        said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value)}
+        return TABLE[axis].get(value) or Line(python(value), said[axis].format(value))
 
     def __sub__(self, other: "Form") -> tuple[tuple[str, str, str], ...]:
         """The axes in which the two differ, with both values."""
@@ -46,13 +48,6 @@ class Form:
 def law(axis: str) -> str:
     """The value that the law has."""
     return next(iter(TABLE[axis]))
-
-
-def words_of(axis: str, value: str) -> str:
-    """Words for a number that was solved for."""
-    said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
-    said |= {"bias": "the bias counts as {}"}
-    return words_of_scale(value) if axis == "scale" else said[axis].format(value)
 
 
 LAW = Form()

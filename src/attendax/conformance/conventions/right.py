@@ -1,7 +1,7 @@
 """Right results: the specification in float64, in every direction.
 
-Large inputs are computed by ``quick``, which is held to it, and what that does not take in parts: memory stays within
-some 64 MiB beside inputs and results.
+Large inputs are computed by the formula of ``parts``, which is held to it, and what that does not take in parts: memory
+stays within some 64 MiB beside inputs and results.
 """
 
 import functools
@@ -15,7 +15,7 @@ from attendax import spec
 from .. import differences
 from ..cases.case import ARRAYS, SAME, Inputs, Leaves
 from ..cases.case import allowed_pairs as allowed_pairs
-from . import quick
+from . import parts
 from .parts import in_parts
 
 Function = Callable[[Inputs], Leaves]
@@ -37,7 +37,7 @@ class Modifier(NamedTuple):
         return list(self.arrays) if self.kind == "sink" else [x for part in self.arrays for x in part.sinks()]
 
 
-@quick.at_large_sizes(quick.forward)
+@parts.at_large_sizes(parts.forward)
 @in_parts
 def forward(inputs: Inputs) -> Leaves:
     """``out``, and ``lse`` where it is asked for."""
@@ -46,7 +46,7 @@ def forward(inputs: Inputs) -> Leaves:
     return {"out": out, "lse": lse} if inputs.options.get("return_lse") else {"out": out}
 
 
-@quick.at_large_sizes(quick.gradient)
+@parts.at_large_sizes(parts.gradient)
 @in_parts
 def gradient(inputs: Inputs) -> Leaves:
     """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse) with respect to every floating array."""

@@ -33,10 +33,6 @@ def python(value: str) -> str:
     return re.sub(r"√(\w+|\([^)]*\))", r"\1 ** 0.5", value).replace("·", " * ").replace("²", " ** 2")
 
 
-def _scales(*values: str) -> Axis:
-    return {value: Line(python(value), words_of_scale(value)) for value in values}
-
-
 def words_of_scale(name: str) -> str:
     """A sentence on a scale where none is given."""
     if name == "1":
@@ -151,7 +147,8 @@ TABLE: dict[str, Axis] = {
         "tile, of keys": Line("n % G, n // (N // G)", "heads of keys are tiled (n % G), those of values are blocked"),
         "tile, of values": Line("n // (N // G), n % G", "heads of values are tiled (n % G), those of keys are blocked"),
     },
-    "scale": _scales("1/√D", "1", "1/D", "1/√(N·D)", "√D", "1/√V", "1/√N", "1/√T", "1/√S"),
+    "scale": {x: Line(python(x), words_of_scale(x))
+              for x in ("1/√D", "1", "1/D", "1/√(N·D)", "√D", "1/√V", "1/√N", "1/√T", "1/√S")},
     "given_scale": {
         "as given": Line("given"),
         "times 1/√D": Line("given / D ** 0.5", "a given scale is multiplied by 1/√D"),

@@ -103,7 +103,10 @@ def is_unsteady(trial: Trial) -> bool:
         again = call(trial)
         if again is None or again.keys() != trial.got.keys() or _are_the_same(again, trial.got):
             continue
-        if not is_near(trial, again, trial.got) or _is_allowed(trial, again):
+        wanted = trial.expected()
+        if not is_near(trial, again, trial.got):
+            return True
+        if is_right(trial, again) and not compare(again, wanted, trial.tolerances(wanted)).verdict.fails:
             return True
     return False
 
@@ -145,11 +148,6 @@ def _has_junk(trial: Trial, got: Leaves, changes: bool) -> bool:
         junk, total = junk + int(rows.sum()), total + rows.size
         wrong += int(off.any(axis=-1).sum())
     return 0 < junk < total + changes and 2 * junk >= wrong  # NaN everywhere, each time, is computed
-
-
-def _is_allowed(trial: Trial, got: Leaves) -> bool:
-    wanted = trial.expected()
-    return is_right(trial, got) and not compare(got, wanted, trial.tolerances(wanted)).verdict.fails
 
 
 def is_cured_by_copies(trial: Trial) -> bool:

@@ -63,22 +63,12 @@ def harm_of(outcome: Outcome) -> Harm:
     return Harm.NUMBERS if case.level == "forward" else Harm.GRADIENTS
 
 
-def worst_of(harms: Iterable[Harm]) -> Harm:
-    """The worst of some harms."""
-    return min(harms, key=ORDER.index)
-
-
 def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
     """A cause of some outcomes; where all are of one way of calling, its name says so."""
     heads = {o.case.direction.partition(",")[0] for o in taken}
     if tried and not re.search(OF_GRADIENTS, name):
         name = next((words for ways, words in WAYS if heads <= ways), "") + name
-    return Cause(name, worst_of(map(harm_of, taken)), tuple(o.case.name for o in taken), tried, remedy)
-
-
-def options_of(case: Case) -> set[str]:
-    """The keywords of its call."""
-    return set(re.findall(r"(\w+)=", case.call))
+    return Cause(name, min(map(harm_of, taken), key=ORDER.index), tuple(o.case.name for o in taken), tried, remedy)
 
 
 def folded(causes: Iterable[Cause]) -> list[Cause]:
@@ -105,14 +95,14 @@ def _folded(causes: Iterable[Cause]) -> list[Cause]:
 def _may_follow(cause: Cause, first: Cause) -> bool:
     """Tell whether each of its cases holds one of another cause, whose reason was not tried on such a one in vain."""
     if cause.name == WITHOUT:  # an option of one of them, or of a plain one, is enough
-        mine, others = ([_options(_case(name)) for name in x.cases] for x in (cause, first))
+        mine, others = ([_case(name).options - {"scale"} for name in x.cases] for x in (cause, first))
         return first.harm is Harm.NUMBERS and all(any(not y or x & y for y in others) for x in mine)
     if not {cause.harm, first.harm} <= set(WRONG) or first.name == STRIDES:  # for which all were called again
         return False
     if first.tried and cause.harm is first.harm and _asked(first) & _asked(cause):
         return False
     of_gradients = first.harm is Harm.NUMBERS and all(_case(name).level != FORWARD for name in cause.cases)
-    if not (first.tried or re.match(VAGUE, first.name) or _is_plainest(first) or of_gradients):
+    if not (first.tried or re.match(VAGUE, first.name) or PLAINEST.get(first.harm) in first.cases or of_gradients):
         return False
     return all(any(_holds(name, one) for one in first.cases) for name in cause.cases)
 
@@ -123,8 +113,9 @@ def _holds(name: str, one: str) -> bool:
     An lse counts where nothing else is asked.
     """
     mine, other = _case(name), _case(one)
-    subject = _options(other) - {"return_lse"} or _options(other)
-    return other.judge != "refused" and subject <= _options(mine) and _length(mine) >= _length(other) / 2
+    subject = other.options - {"scale", "return_lse"} or other.options - {"scale"}
+    long, least = (max((SIZES | case.sizes)[axis] for axis in "TS") for case in (mine, other))
+    return other.judge != "refused" and subject <= mine.options - {"scale"} and long >= least / 2
 
 
 @functools.lru_cache(maxsize=4096)
@@ -133,34 +124,22 @@ def _case(name: str) -> Case:
     return named(name) or CASES[0]
 
 
-def _length(case: Case) -> int:
-    return max((SIZES | case.sizes)[axis] for axis in "TS")
-
-
-def _is_plainest(cause: Cause) -> bool:
-    """Tell whether it is seen in the plainest call of all."""
-    return PLAINEST.get(cause.harm) in cause.cases
-
-
 def _asked(cause: Cause) -> set[Any]:
     """The demands of its cases: the judge, the direction, the dtype and the options."""
     cases = filter(None, map(named, cause.cases))
-    return {(x.judge, x.direction, x.dtype, frozenset(options_of(x))) for x in cases if x.judge == "value"}
+    return {(x.judge, x.direction, x.dtype, frozenset(x.options)) for x in cases if x.judge == "value"}
 
 
 def _fewest_options(cause: Cause) -> int:
     """The fewest options of a case, where it has no reason: the plainest comes first."""
-    return min(len(_options(_case(name))) for name in cause.cases) if re.match(VAGUE, cause.name) else 0
-
-
-def _options(case: Case) -> set[str]:
-    return options_of(case) - {"scale"}
+    return min(len(_case(name).options - {"scale"}) for name in cause.cases) if re.match(VAGUE, cause.name) else 0
 
 
 def rank(cause: Cause) -> tuple[int, bool, bool, int, int]:
     """The rank by harm; of one harm by the plainest call, then explained ones first."""
     vague = 2 if cause.name == WITHOUT else bool(re.match(VAGUE, cause.name))
-    return ORDER.index(cause.harm), not _is_plainest(cause), not cause.tried, vague, -len(cause.cases)
+    special = PLAINEST.get(cause.harm) not in cause.cases
+    return ORDER.index(cause.harm), special, not cause.tried, vague, -len(cause.cases)
 
 
 def joined(causes: Iterable[Cause]) -> list[Cause]:
@@ -170,7 +149,7 @@ def joined(causes: Iterable[Cause]) -> list[Cause]:
         key = cause.name if cause.tried else re.sub(r"\d+", "#", cause.name.partition(", with ")[0])
         key = key if key.removeprefix(BACKWARD) not in found else key.removeprefix(BACKWARD)
         if one := found.get(key):
-            harm = worst_of((one.harm, cause.harm))
+            harm = min(one.harm, cause.harm, key=ORDER.index)
             cause = one._replace(harm=harm, cases=one.cases + cause.cases, tried=one.tried + cause.tried)
         found[key] = cause
     return list(found.values())

@@ -13,7 +13,6 @@ from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
 from . import by_probing, of_code
 from .by_running import is_called_once, is_late, share, with_case
-from .causes import options_of
 from .hypothesis import Hypothesis, of_table, pairs_of
 
 LEVELS = 3  # reasons that come on top of each other
@@ -66,7 +65,7 @@ def way_of(case: Case) -> tuple[Any, ...]:
 
 def plainness(trial: Trial) -> tuple[int, int]:
     """The plainer call comes first: that of fewer options, then the smaller one."""
-    return len(options_of(trial.case)), pairs_of(trial)
+    return len(trial.case.options), pairs_of(trial)
 
 
 def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
@@ -114,7 +113,7 @@ def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[
     """Drop reasons of an option where the plain call, in the same way and no larger, is wrong and not explained."""
     explained = set().union(*(reason.names for reason in found))
     wrong = [trial for name, trial in trials.items() if name not in explained and trial.case.judge == "value"]
-    plain = [(way_of(trial.case), pairs_of(trial)) for trial in wrong if not options_of(trial.case)]
+    plain = [(way_of(trial.case), pairs_of(trial)) for trial in wrong if not trial.case.options]
 
     def stands(name: str) -> bool:
         way, pairs = way_of(trials[name].case), pairs_of(trials[name])
@@ -150,7 +149,7 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, str]:
     mine = [t for t in trials if is_called_once(t) and t.case.direction == FORWARD and not t.implementation.recorded]
     found: dict[str, str] = {}
     for calls, look in by_probing.LOOKS:
-        asked = [trial for trial in mine if options_of(trial.case) in calls]
+        asked = [trial for trial in mine if trial.case.options in calls]
         found |= look(min(asked, key=pairs_of)) if asked else {}
     return found
 
@@ -200,7 +199,7 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
 
 def question_of(case: Case) -> tuple[Any, ...]:
     """All but its sizes."""
-    return case.judge, case.direction, case.dtype, frozenset(options_of(case))
+    return case.judge, case.direction, case.dtype, frozenset(case.options)
 
 
 def speaks(case: Case, other: Case) -> bool:
@@ -209,7 +208,7 @@ def speaks(case: Case, other: Case) -> bool:
     A reason that float32 refutes may pass in a narrower dtype, whose tolerances are wider: 1/(D + 1) is near 1/D.
     """
     alike = case if case.dtype is not None else case._replace(dtype=other.dtype)
-    return way_of(alike) == way_of(other) and options_of(case) <= options_of(other)
+    return way_of(alike) == way_of(other) and case.options <= other.options
 
 
 def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None:

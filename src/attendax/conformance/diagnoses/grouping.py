@@ -14,7 +14,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_running, unexplained
-from .causes import Faults, folded, joined, options_of, rank
+from .causes import Faults, folded, joined, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .hypothesis import LARGE, pairs_of
 
@@ -43,7 +43,7 @@ def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """A few faults of small calls, each of another question, the plainest first."""
     mine = [o for o in outcomes if o.verdict.fails and not o.known and _has_numbers(o) and o.case.pairs <= PLAIN]
     mine = [o for o in mine if o.case.judge == "value"]
-    mine.sort(key=lambda o: (len(options_of(o.case)), o.case.level != FORWARD, bool(o.case.sizes), o.case.pairs))
+    mine.sort(key=lambda o: (len(o.case.options), o.case.level != FORWARD, bool(o.case.sizes), o.case.pairs))
     return list({question_of(o.case): o for o in reversed(mine)}.values())[::-1][:FEW]
 
 

@@ -55,7 +55,7 @@ class Hypothesis(NamedTuple):
         if is_backward(trial) and not axes.keys() <= set(BACKWARD):
             ways = [(form, declared), *ways]
         may_empty = axes.keys() & set(EMPTYING) and "empty" not in axes and not self.remedy
-        if may_empty and _attempt(_leaves_rows, trial, form, declared):
+        if may_empty and _attempt(_empties, trial, form, declared):
             ways += [(form.but(empty=DECLARED[empty]), None) for empty in ("mean", "nan")]
         yield from filter(None, (_attempt(_leaves, trial, *way) for way in ways))
 
@@ -103,7 +103,7 @@ def _leaves(trial: Trial, form: Form, saved: Form | None = None) -> Leaves:
     return found
 
 
-def _leaves_rows(trial: Trial, form: Form, declared: Form) -> bool:
+def _empties(trial: Trial, form: Form, declared: Form) -> bool:
     """Tell whether it leaves rows without any key that have one."""
     seen, before = (formula.Steps(trial.inputs, x).seen.any(axis=-1) for x in (form, declared))
     return bool((before & ~seen).any())

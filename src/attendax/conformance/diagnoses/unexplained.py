@@ -15,7 +15,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running
-from .causes import BACKWARD, WRONG, Faults, harm_of, options_of
+from .causes import BACKWARD, WRONG, Faults, harm_of
 from .hypothesis import LARGE, pairs_of
 
 OTHER_BITS = "the same call gives other bits the next time"
@@ -55,15 +55,15 @@ def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bo
     """Tell whether a plainer call with the option is wrong, and not as if it were not given."""
     mine = [o.case for o in left if o.case.name in names]
     wrong = [o.case for o in left if o.verdict is Verdict.WRONG and o.case.judge == "value"]
-    others = [(x.direction, options_of(x)) for x in wrong if x.name not in names and option in options_of(x)]
-    return any(way == case.direction and asked <= options_of(case) for way, asked in others for case in mine)
+    others = [(x.direction, x.options) for x in wrong if x.name not in names and option in x.options]
+    return any(way == case.direction and asked <= case.options for way, asked in others for case in mine)
 
 
 def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     """Limits of an option that is ignored, if others are right with it: another option, some sizes, or some calls."""
     ways = {case.direction for case in cases}
     right = [o.case for o in faults.outcomes if o.verdict is Verdict.OK and o.case.direction in ways]
-    right = [case for case in right if option in options_of(case)] if option else []
+    right = [case for case in right if option in case.options] if option else []
     mine = [faults.trials[case.name] for case in cases if case.name in faults.trials]
     right = [case for case in right if not mine or _shows(option, Trial(mine[0].implementation, case, mine[0].how))]
     if beside := _beside(option, cases, right):
@@ -87,10 +87,10 @@ def _shows(option: str, trial: Trial) -> bool:
 
 def _beside(option: str, cases: Sequence[Case], right: Sequence[Case]) -> str:
     """The option that all of the cases have besides the one; of a single case, one that none which is right has."""
-    shared = set.intersection(*map(options_of, cases))
+    shared = set.intersection(*(case.options for case in cases))
     if len(cases) == 1:
-        shared = shared - {o for case in right for o in options_of(case)} if right else set()
-    alone = {o for case in CASES if option in options_of(case) for o in OPTIONS if o not in options_of(case)}
+        shared = shared - {o for case in right for o in case.options} if right else set()
+    alone = {o for case in CASES if option in case.options for o in OPTIONS if o not in case.options}
     return min(shared & alone, default="")
 
 
@@ -193,6 +193,6 @@ def described(cause: Cause, faults: Faults) -> Cause:
     name = zeros or by_probing.told(trial) or by_numbers.from_a_block_on(trial)
     if (zeros or not name) and (where := by_running.where_wrong(trial)):
         name = f"{zeros or 'wrong only'} where {where}"
-    options = ", ".join(sorted(options_of(trial.case)))
+    options = ", ".join(sorted(trial.case.options))
     name += f", with {options}" * bool(name and options)
     return cause._replace(name=BACKWARD * (trial.case.level != FORWARD) + name) if name else cause

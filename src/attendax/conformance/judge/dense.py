@@ -100,7 +100,7 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style, tangents: Leaves 
         scores = step(scores + arrays["bias"])
     scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
     largest = xp.max(scores.real, axis=-1, keepdims=True, initial=np.finfo(compute_dtype).min)
-    sinks = column(arrays["sinks"]) if "sinks" in arrays else np.full((), -np.inf, compute_dtype)
+    sinks = arrays["sinks"][:, None, None] if "sinks" in arrays else np.full((), -np.inf, compute_dtype)
     largest = xp.maximum(largest, sinks.real)
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
     total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
@@ -212,16 +212,11 @@ def _differentiated(name: str, style: Style, inputs: Inputs, jax: Any, arrays: A
     return pulled(moving) if name == "gradient" else results(moving)
 
 
-def column(sinks: Any) -> Any:
-    """Sinks (N,) beside the scores: (N, 1, 1)."""
-    return sinks[:, None, None]
-
-
 def _to_shape(gradient: np.ndarray, array: np.ndarray, name: str) -> np.ndarray:
     """Summed over what was repeated: the query heads of a group, the axes of a bias that were broadcast."""
     shape = array.shape
     if name == "sinks":
-        return _to_shape(gradient, column(array), "")[:, 0, 0]
+        return _to_shape(gradient, array[:, None, None], "")[:, 0, 0]
     if name in ("key", "value") and gradient.ndim > 2 and gradient.shape != shape:
         return gradient.reshape(*shape[:-2], -1, *shape[-2:]).sum(axis=-3)
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))

@@ -30,7 +30,7 @@ def value(trial: Trial) -> Finding:
     trial.got = got
     finding = compared(trial, got, wanted)
     if finding.verdict.fails:
-        return _integers(trial, got) or _explained(trial, got, finding)
+        return _explained(trial, got, finding)
     return _dtypes(trial, got) or (finding if trial.meant() is trial.inputs else _by_convention(trial))
 
 
@@ -71,12 +71,6 @@ def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> F
     return finding
 
 
-def _integers(trial: Trial, got: Leaves) -> Finding | None:
-    """Numbers that are wrong since their dtype has no fractions."""
-    told = ((leaf, f"{leaf} is {x.dtype}, expected {trial.dtype}") for leaf, x in got.items() if x.dtype.kind in "iub")
-    return next((Finding(Verdict.WRONG, said, leaf) for leaf, said in told), None)
-
-
 def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
     if not trial.how.strict:
         return None
@@ -93,7 +87,10 @@ def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
 
 
 def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
-    """Tell whether a declared convention explains it, an argument was ignored, or a gradient left out."""
+    """Tell whether a dtype or a convention explains it, an argument was ignored, or a gradient left out."""
+    if integers := [(leaf, x.dtype) for leaf, x in got.items() if x.dtype.kind in "iub"]:
+        leaf, dtype = integers[0]  # which has no fractions
+        return Finding(Verdict.WRONG, f"{leaf} is {dtype}, expected {trial.dtype}", leaf)
     otherwise = trial.declared.value("empty") != law("empty") and right.empty_rows(trial.meant()).any()
     if otherwise and not compared(trial, got, trial.by_convention()).verdict.fails:
         return _by_convention(trial, "empty")
@@ -102,17 +99,15 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     if of_gradient and not np.any(got[leaf]):
         return finding._replace(verdict=Verdict.SILENT, message=f"{leaf} is all zeros")
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
+        around = {"constants", "weights", "mapped", "changed"} & trial.inputs.extra.keys()
+        whole = around or not parts.can_be_cut(trial.inputs) or parts.pairs(trial.inputs) <= MANY_PAIRS
+        whole = whole or any(np.shape(got.get(leaf)) != x.shape for leaf, x in trial.expected().items())
         for name, less in without(trial.inputs):
-            wanted, mine = _of_a_head(trial, less, got, finding) if _is_large(trial) else (trial.expected(less), got)
+            wanted, mine = (trial.expected(less), got) if whole else _of_a_head(trial, less, got, finding)
             mine = {leaf: x for leaf, x in mine.items() if leaf in wanted}
             if wanted.keys() == mine.keys() and not compared(trial, mine, wanted).verdict.fails:
                 return finding._replace(verdict=Verdict.SILENT, message=f"the result is as if {name} were not given")
     return finding
-
-
-def _is_large(trial: Trial) -> bool:
-    plain = not {"constants", "weights", "mapped", "changed"} & trial.inputs.extra.keys()
-    return plain and parts.can_be_cut(trial.inputs) and parts.pairs(trial.inputs) > MANY_PAIRS
 
 
 def _of_a_head(trial: Trial, inputs: Inputs, got: Leaves, finding: Finding) -> tuple[Leaves, Leaves]:
@@ -258,17 +253,20 @@ def merged(trial: Trial) -> Finding:
         arrays = {k: x if k == "query" else x[..., part, :] for k, x in inputs.arrays.items()}
         mask = {k: x[..., part] for k, x in inputs.options.items() if k == "mask"}
         halves.append(trial.run(Inputs(arrays, inputs.options | mask, inputs.extra)))
-    outs, lses = ([np.asarray(h[k], np.float64) for h in halves] for k in ("out", "lse"))
+    space = {"np": np, "halves": halves}
     with np.errstate(all="ignore"):
-        largest = np.maximum(np.maximum(*lses), np.finfo(np.float64).min)
-        powers = [np.exp(lse - largest)[..., None] for lse in lses]
-        total = powers[0] + powers[1]
-        out = sum(p * x for p, x in zip(powers, outs, strict=True)) / np.where(total == 0, 1, total)
-        lse = largest + np.log(total[..., 0])
-    trial.got = {"out": out, "lse": lse}
+        exec(MERGED, space)
+    trial.got = space["got"]
     return compared(trial, trial.got, trial.expected(), times=2)  # two calls
 
 
+MERGED = """\
+outs, lses = ([half[k].astype('float64') for half in halves] for k in ('out', 'lse'))
+largest = np.maximum(np.maximum(*lses), np.finfo('float64').min)
+powers = [np.exp(lse - largest)[..., None] for lse in lses]
+total = powers[0] + powers[1]
+out = (powers[0] * outs[0] + powers[1] * outs[1]) / np.where(total == 0, 1, total)
+got = dict(out=out, lse=largest + np.log(total[..., 0]))"""  # which a reproduction prints
 OF_ONE_CALL = value, but_for_empty_rows, unwritten, held, refused, dropped_all
 OF_SEVERAL = same_bits, same_rows, close, merged, dropped, dropped_none
 JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in (*OF_ONE_CALL, *OF_SEVERAL)}

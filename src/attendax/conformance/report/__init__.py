@@ -2,8 +2,7 @@
 
 from attendax.legible import one_line
 
-from .junit import junit
-from .markdown import markdown
+from .markdown import junit, markdown
 from .outcomes import Outcomes, to_json
 from .page import page
 from .summary import summary

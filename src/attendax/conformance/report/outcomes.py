@@ -1,4 +1,4 @@
-"""Outcomes as data: those of a law, and of all cases of an implementation."""
+"""Outcomes as data: those of all cases of an implementation, or of a law."""
 
 import collections
 import importlib.metadata
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from ..judge.verdicts import Verdict
-from .coverage import Coverage, coverage
 from .outcome import KINDS as KINDS
 from .outcome import Cause as Cause
+from .outcome import Coverage, coverage
 from .outcome import Harm as Harm
 from .outcome import Outcome as Outcome
 
@@ -48,32 +48,6 @@ MODEL_LAWS = {  # of whole models; from the faults of one, faults of those after
     "gradient": "gradients come from where results do",
 }
 LAWS |= MODEL_LAWS
-
-
-class Tally(NamedTuple):
-    """The cases of one law: how many ended how, and the one that came nearest to what is allowed, or beyond."""
-
-    outcomes: tuple[Outcome, ...]
-
-    def number(self, verdict: Verdict) -> int:
-        """Count those that ended so."""
-        return sum(outcome.verdict is verdict for outcome in self.outcomes)
-
-    @property
-    def failed(self) -> int:
-        """The number of faults."""
-        return sum(outcome.verdict.fails for outcome in self.outcomes)
-
-    @property
-    def judged(self) -> int:
-        """The number of cases that were offered."""
-        return len(self.outcomes) - self.number(Verdict.NOT_OFFERED)
-
-    @property
-    def worst(self) -> Outcome | None:
-        """The case whose error is the largest multiple of the allowed one; None where none was measured."""
-        measured = [outcome for outcome in self.outcomes if outcome.multiple is not None]
-        return max(measured, key=lambda outcome: outcome.multiple or 0.0, default=None)
 
 
 class Outcomes(NamedTuple):
@@ -126,11 +100,6 @@ class Outcomes(NamedTuple):
         """The cases with a fault that no list of known failures has."""
         return tuple(outcome for outcome in self.cases if outcome.verdict.fails and not outcome.known)
 
-    @property
-    def by_design(self) -> tuple[Outcome, ...]:
-        """The cases in which it differs by design."""
-        return self.of(Verdict.BY_DESIGN)
-
     def of(self, verdict: Verdict) -> tuple[Outcome, ...]:
         """The cases that ended so."""
         return tuple(outcome for outcome in self.cases if outcome.verdict is verdict)
@@ -138,6 +107,22 @@ class Outcomes(NamedTuple):
     def number(self, verdict: Verdict) -> int:
         """Count the cases that ended so."""
         return len(self.of(verdict))
+
+    @property
+    def failed(self) -> int:
+        """The number of faults, known ones among them."""
+        return sum(outcome.verdict.fails for outcome in self.cases)
+
+    @property
+    def offered(self) -> int:
+        """The number of cases that were offered."""
+        return len(self.cases) - self.number(Verdict.NOT_OFFERED)
+
+    @property
+    def worst(self) -> Outcome | None:
+        """The case whose error is the largest multiple of the allowed one; None where none was measured."""
+        measured = [outcome for outcome in self.cases if outcome.multiple is not None]
+        return max(measured, key=lambda outcome: outcome.multiple or 0.0, default=None)
 
     def kinds(self) -> dict[str, int]:
         """Count the causes of each kind."""
@@ -148,12 +133,10 @@ class Outcomes(NamedTuple):
         found = collections.Counter(outcome.verdict for outcome in self.cases)
         return {verdict.value: found[verdict] for verdict in Verdict if found[verdict]}
 
-    def laws(self) -> dict[str, Tally]:
-        """The cases by law, in the order of the laws."""
-        by_law = collections.defaultdict(list)
-        for outcome in self.cases:
-            by_law[outcome.case.law].append(outcome)
-        return {law: Tally(tuple(by_law[law])) for law in sorted(by_law, key=list(LAWS).index)}
+    def laws(self) -> dict[str, Self]:
+        """The report on the cases of each law, in the order of the laws."""
+        found = {law: tuple(o for o in self.cases if o.case.law == law) for law in LAWS}
+        return {law: self._replace(cases=cases) for law, cases in found.items() if cases}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""

@@ -6,7 +6,7 @@ from html import escape
 
 from ..judge.verdicts import Verdict
 from .outcome import KINDS, Outcome, times
-from .outcomes import LAWS, Outcomes, Tally
+from .outcomes import LAWS, Outcomes
 from .summary import clean, how, summary
 
 BAD = ("bad", "✕")
@@ -87,7 +87,7 @@ def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
     head = "".join(f'<th scope="col" title="{text(LAWS.get(law, ""))}">{law}</th>' for law in laws)
     rows = []
     for k, report in enumerate(reports):
-        tallies, counted = report.laws(), [*report.kinds().values(), len(report.by_design)]
+        tallies, counted = report.laws(), [*report.kinds().values(), report.number(Verdict.BY_DESIGN)]
         cells = "".join(f"<td>{number or '–'}</td>" for number in counted)
         cells += "".join(f"<td>{_cell(k, law, tallies.get(law), report)}</td>" for law in laws)
         name = f'<a href="#i{k}">{text(report.name)}</a> <span>{text(report.version)}</span>'
@@ -98,23 +98,23 @@ def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
     return f'{region}<table class="matrix">{table}</table></div>'
 
 
-def looks(tally: Tally) -> tuple[str, str]:
+def looks(own: Outcomes) -> tuple[str, str]:
     """The colour of a law, and how many cases are fine, of how many; from half of the cases on, a fault is worse."""
-    fine, failed = tally.number(Verdict.OK), tally.failed
+    fine, failed = own.number(Verdict.OK), own.failed
     if failed:
-        return "worse" if 2 * failed >= tally.judged else "bad", f"✕ {fine}/{fine + failed}"
-    return ("ok", f"✓ {fine}") if fine else ("other", "~") if tally.judged else ("none", "–")
+        return "worse" if 2 * failed >= own.offered else "bad", f"✕ {fine}/{fine + failed}"
+    return ("ok", f"✓ {fine}") if fine else ("other", "~") if own.offered else ("none", "–")
 
 
-def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:
-    if tally is None:
+def _cell(k: int, law: str, own: Outcomes | None, report: Outcomes) -> str:
+    if own is None:
         return '<span class="none">–</span>'
-    differing = tally.number(Verdict.CONVENTION)
+    differing = own.number(Verdict.CONVENTION)
     note = f"<small>~ {differing}</small>" if differing else ""
-    words = f"{law}, {LAWS.get(law, '')}: {tally.failed} faults in {tally.judged} cases offered"
-    style, result = looks(tally)
+    words = f"{law}, {LAWS.get(law, '')}: {own.failed} faults in {own.offered} cases offered"
+    style, result = looks(own)
     link = f'<a class="{style}" href="#i{k}-{law}" title="{text(words)}">'
-    within = {outcome.case.name for outcome in tally.outcomes}
+    within = {outcome.case.name for outcome in own.cases}
     causes = sum(not within.isdisjoint(cause.cases) for cause in report.causes)
     return f"{link}{f'✕ {causes}' if causes else result}{note}</a>"
 
@@ -141,27 +141,27 @@ def _section(k: int, report: Outcomes) -> str:
         _case(_badge("bad", f"✕ {cause.harm.value}"), cause.name, "", "", cause.facts(), cause.script)
         for cause in report.causes
     )
-    laws = "".join(_law(k, law, tally) for law, tally in report.laws().items())
+    laws = "".join(_law(k, law, own) for law, own in report.laws().items())
     return f'<section>{head}<p class="small">{told}</p>{causes}{laws}</section>'
 
 
-def _law(k: int, law: str, tally: Tally) -> str:
-    worst, measured = tally.worst, ""
+def _law(k: int, law: str, own: Outcomes) -> str:
+    worst, measured = own.worst, ""
     if worst and worst.multiple is not None:
         over = ' class="over"' if worst.multiple > 1 else ""
         measured = f"worst error <b{over}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
     faults = "".join(
         _case(_verdict(o.verdict), o.case.name, o.case.about, o.finding.message, o.facts(), o.reproduction)
-        for o in tally.outcomes
+        for o in own.cases
         if o.verdict.fails
     )
     order = (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
-    rest = "".join(_row(o) for verdict in order for o in tally.outcomes if o.verdict is verdict)
+    rest = "".join(_row(o) for verdict in order for o in own.cases if o.verdict is verdict)
     table = f'<table class="rest">{rest}</table>' if rest else ""
     return (
         f'<details class="law" id="i{k}-{law}"><summary><span class="number">{law}</span>'
         f'<span class="title">{text(LAWS.get(law, ""))}</span>'
-        f'<span class="result">{_badge(*looks(tally))}</span>'
+        f'<span class="result">{_badge(*looks(own))}</span>'
         f'<span class="worst">{measured}</span></summary><div class="cases">{faults}{table}</div></details>'
     )
 

@@ -5,6 +5,7 @@ from ..cases.case import FORWARD, Case
 from ..cases.how import How
 from ..frameworks import framework, needs
 from ..frameworks.text import printed, text_of
+from ..judge.judges import MERGED
 from ..judge.verdicts import CHANGES, WROTE, Finding, Verdict
 
 OF_TWO = ("same_bits", "same_rows", "close", "merged")  # hold results against each other
@@ -21,19 +22,14 @@ given = arrays | {k: x for k, x in options.items() if hasattr(x, 'shape')}
 before = {name: x.copy() for name, x in given.items()}
 CALL
 assert all((before[name] == given[name]).all() for name in before)""",
-    "merged": """\
+    "merged": f"""\
 whole, given = arrays, options
 halves = []
 for part in (slice(None, cut), slice(cut, None)):
-    arrays = {k: x if k == 'query' else x[..., part, :] for k, x in whole.items()}
-    options = {k: x[..., part] if k == 'mask' else x for k, x in given.items()}
+    arrays = {{k: x if k == 'query' else x[..., part, :] for k, x in whole.items()}}
+    options = {{k: x[..., part] if k == 'mask' else x for k, x in given.items()}}
     halves.append(CALL)
-outs, lses = ([half[k].astype('float64') for half in halves] for k in ('out', 'lse'))
-largest = np.maximum(np.maximum(*lses), np.finfo('float64').min)
-powers = [np.exp(lse - largest)[..., None] for lse in lses]
-total = powers[0] + powers[1]
-out = (powers[0] * outs[0] + powers[1] * outs[1]) / np.where(total == 0, 1, total)
-got = dict(out=out, lse=largest + np.log(total[..., 0]))""",
+{MERGED}""",
     "dropped": """\
 got = CALL
 # with one-hot values the result is the weights after dropout
