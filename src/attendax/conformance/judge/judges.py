@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -101,7 +102,7 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
         around = {"constants", "weights", "mapped", "changed"} & trial.inputs.extra.keys()
         whole = around or not parts.can_be_cut(trial.inputs) or parts.pairs(trial.inputs) <= MANY_PAIRS
-        whole = whole or any(np.shape(got.get(leaf)) != x.shape for leaf, x in trial.expected().items())
+        whole = whole or any(leaf not in got or got[leaf].shape != x.shape for leaf, x in trial.expected().items())
         for name, less in without(trial.inputs):
             wanted, mine = (trial.expected(less), got) if whole else _of_a_head(trial, less, got, finding)
             mine = {leaf: x for leaf, x in mine.items() if leaf in wanted}
@@ -253,7 +254,7 @@ def merged(trial: Trial) -> Finding:
         arrays = {k: x if k == "query" else x[..., part, :] for k, x in inputs.arrays.items()}
         mask = {k: x[..., part] for k, x in inputs.options.items() if k == "mask"}
         halves.append(trial.run(Inputs(arrays, inputs.options | mask, inputs.extra)))
-    space = {"np": np, "halves": halves}
+    space: dict[str, Any] = {"np": np, "halves": halves}
     with np.errstate(all="ignore"):
         exec(MERGED, space)
     trial.got = space["got"]
