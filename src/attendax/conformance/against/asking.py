@@ -44,12 +44,12 @@ def narrowed(sizes: tuple[int, ...], seed: int, times: int = 1) -> Probe:
     return Probe(tuple(forms.bfloat16(x) for x in (times * query, key, value)), {})
 
 
-def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0, dtype: Any = np.float32) -> tuple[np.ndarray, ...]:
+def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0) -> tuple[np.ndarray, ...]:
     """Query, key and value of sizes B, N, T, S, D, V."""
     B, N, T, S, D, V = sizes
     rng = np.random.default_rng((seed, *sizes, groups))
     G = groups or N
-    return tuple(rng.standard_normal(shape).astype(dtype) for shape in ((B, N, T, D), (B, G, S, D), (B, G, S, V)))
+    return tuple(rng.standard_normal(shape).astype(np.float32) for shape in ((B, N, T, D), (B, G, S, D), (B, G, S, V)))
 
 
 @dataclasses.dataclass(frozen=True)
