@@ -267,7 +267,7 @@ def until_first(argv: list[str]) -> None:
     """
     from attendax.conformance.cases.order import DEAR, PLAINEST
     from attendax.conformance.command.arguments import add_arguments, how_of, implementation
-    from attendax.conformance.report.known_failures import KnownFailures
+    from attendax.conformance.report.outcome import KnownFailures
     from attendax.conformance.run.clock import ASKING, Clock
     from attendax.conformance.run.run import Run, Telling
     from attendax.conformance.worker.place import end

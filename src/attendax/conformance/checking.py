@@ -12,7 +12,7 @@ from .cases.how import How, drawn
 from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
 from .report import Report
-from .report.known_failures import KnownFailures
+from .report.outcome import KnownFailures
 from .run.clock import Clock
 from .run.run import Run, Telling
 from .run.run import judge as judge

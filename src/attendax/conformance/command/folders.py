@@ -23,7 +23,7 @@ from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..protocol import SCHEMA, write_results
-from ..report.known_failures import KnownFailures
+from ..report.outcome import KnownFailures
 from ..report.outcomes import versions
 from ..run.clock import Clock
 from ..run.run import Run

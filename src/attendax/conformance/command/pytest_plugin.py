@@ -19,7 +19,7 @@ from ..checking import judge
 from ..judge.asking import asked, chosen
 from ..judge.judging import rule_of
 from ..judge.verdicts import Verdict
-from ..report.known_failures import KnownFailures
+from ..report.outcome import KnownFailures
 from ..report.outcomes import Outcome, Outcomes
 from ..run.run import repeated
 from ..worker.place import allow, end, implement

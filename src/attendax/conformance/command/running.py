@@ -33,7 +33,7 @@ from ..cases.pool import EXAMPLES, POOL
 from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
-from ..report.known_failures import KnownFailures
+from ..report.outcome import KnownFailures
 from ..report.outcomes import Outcome
 from ..run.clock import Clock
 from ..run.run import Run, judge

@@ -57,7 +57,8 @@ def told(trial: Trial) -> str:
     last = keys[0] + int(np.argmin(np.append(np.diff(keys) == 1, False)))
     which = f"query {row}, " + (f"key {keys[0]}" if last == keys[0] else f"keys {keys[0]} to {last}")
     seen = (right > few).reshape(-1, *right.shape[-2:]).any(axis=0)
-    if lost.any() and _is_of_values_alone(trial):
+    others = {leaf: x for leaf, x in trial.expected().items() if leaf in ("grad query", "grad key")}
+    if lost.any() and len(others) == 2 and is_near(trial, trial.got, others):
         of_key = pairs[:, keys[0]] | ~seen[:, keys[0]]
         return f"{VALUES_ALONE} {f'key {keys[0]}' if of_key.all() else which}"
     return f"{TOO_MANY if more.any() else SKIPPED if _are_blocks(pairs, seen) else LOST}: {which}"
@@ -71,12 +72,6 @@ def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
         if len(starts) > 1 and ((missing == 0) | (missing == all_of)).all() and (missing > 1).any():
             return True
     return False
-
-
-def _is_of_values_alone(trial: Trial) -> bool:
-    """Tell whether the gradients of queries and of keys are right."""
-    wanted = {leaf: x for leaf, x in trial.expected().items() if leaf in ("grad query", "grad key")}
-    return len(wanted) == 2 and is_near(trial, trial.got, wanted)
 
 
 def lengths_seen(trial: Trial) -> str:

@@ -18,7 +18,8 @@ from .causes import Faults, folded, joined, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .hypothesis import LARGE, pairs_of
 
-FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")  # remedies that a program takes
+# Remedies that a program takes: it has no layout and no names of keywords.
+FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")
 FOR_FOLDERS = FOR_FOREIGN[:2]
 MANY = 24  # faults
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
@@ -71,10 +72,11 @@ def diagnosed(
         unexplained.see(faults)
         few = folded(joined(faults.causes))
         merged = joined(unexplained.described(cause, faults) for cause in few)
-    found = []
+    found, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
     for cause in merged:
         more = tuple(name for one in cause.cases for name in follow.get(one, ()))
-        remedy = cause.remedy if _can_be_said(cause.remedy, implementation) else ""
+        flags = set(re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy))
+        remedy = cause.remedy if not implementation.foreign or flags <= taken else ""
         found.append(cause._replace(cases=cause.cases + more, remedy=remedy))
     return tuple(sorted(found, key=rank))
 
@@ -96,12 +98,6 @@ def _of_first_look(faults: Faults, greens: Greens, known: Sequence[Reason]) -> N
         asked = {question_of(small[name].case) for name in explained}
         more = {o.case.name for o in faults.left if o.case.pairs > SMALL and question_of(o.case) in asked}
         faults.take(hypothesis.name, explained | more, hypothesis.remedy, len(explained))
-
-
-def _can_be_said(remedy: str, implementation: Implementation) -> bool:
-    """Tell whether the command takes it: a program or a library has no layout and no names of keywords."""
-    kinds = FOR_FOLDERS if implementation.recorded else FOR_FOREIGN
-    return not implementation.foreign or set(re.findall(r"(?:^| )(--[a-z-]+)", remedy)) <= set(kinds)
 
 
 def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:

@@ -1,14 +1,16 @@
-"""The outcome of a case, a cause of faults, and the coverage of a run: what was judged and what was not; as data."""
+"""The outcome of a case, a cause of faults, the coverage of a run, and what is expected to fail; as data."""
 
 import collections
 import enum
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from ..cases import Case, kinds, named
+from ..adapters.implementation import matches
+from ..cases import CASES, CLAIMS, Case, kinds, named
 from ..cases.case import SIZES
+from ..cases.pool import EXAMPLES
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
 
 
@@ -247,3 +249,45 @@ def _of_kind(count: int, kind: str) -> str:
     """A number of a kind in words: 1 mask, 2 masks."""
     one = kind if kind in (kinds.GROUPED, "lse") else kind.removesuffix("es" if kind == "biases" else "s")
     return f"{count} {one if count == 1 else kind}"
+
+
+class KnownFailures(NamedTuple):
+    """Lines of ``skip CASES # why`` and ``xfail CASES # why``; CASES is a name, or a pattern with ``*``.
+
+    A case that is skipped is not run. One that is expected to fail is run; its fault is told and not counted.
+    """
+
+    lines: tuple[tuple[str, str, str], ...] = ()  # skip or xfail, the pattern, why
+
+    @classmethod
+    def read(cls, file: str | None) -> Self:
+        """Read a file; without one, nothing is known."""
+        if file is None:
+            return cls()
+        try:
+            with open(file, encoding="utf-8") as text:
+                every = list(text)
+        except OSError as error:
+            raise ValueError(f"check: known_failures {file}: {error.strerror}") from error
+        lines, names = [], [case.name for case in (*CASES, *EXAMPLES, *sum(CLAIMS.values(), ()))]
+        for number, line in enumerate(every, start=1):
+            words, why = (part.strip() for part in line.partition("#")[::2])
+            how, pattern = (part.strip() for part in words.partition(" ")[::2])
+            picks = named(pattern) or any(matches((pattern,), name) for name in names)
+            if words and not (how in ("skip", "xfail") and picks):
+                expected = "skip or xfail and the name of a case, or a pattern of some"
+                raise ValueError(f"check: known_failures {file}, line {number}: got {words!r}, expected {expected}")
+            lines += [(how, pattern, why or "known")] if words else []
+        return cls(tuple(lines))
+
+    def skipped(self, case: Case) -> Outcome | None:
+        """The outcome of a case that is not run."""
+        why = self._why("skip", case)
+        return Outcome(case, Finding(Verdict.NOT_OFFERED, f"skipped: {why}"), 0.0, "") if why else None
+
+    def marked(self, outcome: Outcome) -> Outcome:
+        """Mark an outcome that is expected to fail with the reason."""
+        return outcome._replace(known=self._why("xfail", outcome.case))
+
+    def _why(self, how: str, case: Case) -> str:
+        return next((why for kind, pattern, why in self.lines if kind == how and matches((pattern,), case.name)), "")

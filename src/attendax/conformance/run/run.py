@@ -19,7 +19,7 @@ from ..judge.asking import asked_of_ladder, asked_of_list, chosen
 from ..judge.judging import find, rule_of
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
 from ..report import Report
-from ..report.known_failures import KnownFailures
+from ..report.outcome import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.place import allow, seconds_of_cores, worker_of

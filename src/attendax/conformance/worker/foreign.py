@@ -18,8 +18,7 @@ from .calling import answered
 from .child import KEPT, ended, last_lines
 from .errors import Died, NoNumbers
 from .folders import Replay
-from .library import Library
-from .onnx_model import OnnxModel
+from .library import Library, OnnxModel
 
 CASE = "{case}"
 FOLDERS: list[str] = []  # where the worker may write what is gone with it
