@@ -217,7 +217,7 @@ def first(args: argparse.Namespace) -> None:
 
 def finds_of(rows: dict[str, dict]) -> dict[str, dict]:
     """Small cases of the list: the seconds of each, and the candidates that it finds and the plainest cases do not."""
-    from attendax.conformance.cases.order import PLAINEST
+    from attendax.conformance.cases.how import PLAINEST
 
     cases: dict[str, dict[str, float]] = {}  # candidate and seconds, by case
     for name, row in rows.items():
@@ -265,7 +265,7 @@ def until_first(argv: list[str]) -> None:
 
     With ``--all`` small cases of the list are asked after it, too: which of them find it, and seconds of each.
     """
-    from attendax.conformance.cases.order import DEAR, PLAINEST
+    from attendax.conformance.cases.how import DEAR, PLAINEST
     from attendax.conformance.command.arguments import add_arguments, how_of, implementation
     from attendax.conformance.report.outcome import KnownFailures
     from attendax.conformance.run.clock import ASKING, Clock

@@ -14,7 +14,7 @@ import pytest
 
 import dying
 from attendax.conformance import CASES, Verdict, check
-from attendax.conformance.cases import order
+from attendax.conformance.cases import how
 from attendax.conformance.cases.how import How
 from attendax.conformance.command.output import Line
 from attendax.conformance.frameworks.text import text_of
@@ -158,11 +158,11 @@ def test_a_little_that_was_left_out_is_told_and_much_is_a_gap():
 
 
 def test_the_plainest_come_first_and_each_comes_once():
-    cheap, dear = order.by_finds(CASES)
+    cheap, dear = how.by_finds(CASES)
     assert sorted(case.name for case in cheap + dear) == sorted(case.name for case in CASES)
     assert [case.name for case in cheap[:2]] == ["plain", "gradient: plain"]
-    assert {case.pairs < order.DEAR for case in cheap} == {True}
-    assert min(case.pairs for case in dear) >= order.DEAR
+    assert {case.pairs < how.DEAR for case in cheap} == {True}
+    assert min(case.pairs for case in dear) >= how.DEAR
 
 
 @pytest.mark.parametrize("arrays", ["numpy", "jax", "torch"])

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import jaxlib
 import pytest
 
-from attendax.conformance.cases import order
+from attendax.conformance.cases import how
 from places import ROOT
 
 FOLDER = ROOT / "benchmarks" / "results"
@@ -116,7 +116,7 @@ def test_the_table_of_devices_follows_too():
 
 
 def test_cases_are_asked_in_the_order_of_what_they_find():
-    assert [*order.PLAINEST, *of_kit.order_of(RESULTS.kit["cases"]["rows"])] == list(order.FIRST)
+    assert [*how.PLAINEST, *of_kit.order_of(RESULTS.kit["cases"]["rows"])] == list(how.FIRST)
 
 
 @pytest.mark.slow

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..adapters.implementation import Implementation
 from ..cases import Case
-from ..cases.how import THIRD, How
-from ..cases.order import by_finds
+from ..cases.how import THIRD, How, by_finds
 from ..cases.pool import EXAMPLES
 from ..diagnoses import Reason, diagnosed, first_look
 from ..judge.asking import asked_of_ladder, asked_of_list, chosen
