@@ -17,7 +17,7 @@ from typing import Any
 import attendax
 from attendax.conformance.adapters import ADAPTERS
 from attendax.conformance.adapters.implementation import Adapter
-from attendax.conformance.command.output import LINES, console, took, write
+from attendax.conformance.command.output import LINES, console, write
 from attendax.conformance.report import Report
 from attendax.conformance.report.page import page
 from attendax.exits import FAILED, Refusal
@@ -51,7 +51,7 @@ def all_installed(args: argparse.Namespace) -> int:
             failed += [name] * (name.startswith(OWN) and not report.ok)
             said = f"{len(report.failures)} faults of {len(report.causes)} causes"
         if not args.quiet:
-            print(f"attendax check: {name}: {said}, {took(start)}", file=sys.stderr, flush=True)
+            print(f"attendax check: {name}: {said}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     if not reports:
         raise Refusal("--all-installed: no implementation could be judged")
     save(folder, reports, left_out)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attendax import extras
 from attendax.conformance.adapters.implementation import version_of
-from attendax.conformance.command.output import took, write
+from attendax.conformance.command.output import write
 from attendax.conformance.report import Report
 from attendax.conformance.report.markdown import cause_markdown, escaped, table
 from attendax.conformance.report.outcomes import MODEL_LAWS, Outcomes
@@ -52,7 +52,7 @@ def all_models(args: argparse.Namespace) -> int:
             failed += [name] * (ours and not report.ok)
             said = f"{len(report.failures)} faults of {len(report.causes)} causes"
         if not args.quiet:
-            print(f"attendax check: {name}: {said}, {took(start)}", file=sys.stderr, flush=True)
+            print(f"attendax check: {name}: {said}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     if not reports:
         raise Refusal("--all-models: no model could be judged")
     reports = [portable(report) for report in reports]

@@ -174,8 +174,3 @@ def console() -> "Console":
             raise BrokenPipeError
 
     return Output(file=sys.stdout, highlight=False)
-
-
-def took(start: float) -> str:
-    """Seconds since, in words."""
-    return f"{time.monotonic() - start:.0f} s"
