@@ -53,6 +53,7 @@ class Backend(NamedTuple):
         why_not: why it cannot take a call of a program for some place; nothing where it can.
         refuse: raises for a call that asks for it by name and cannot have it.
         opaque: whether XLA does not see its products; else those are behind a fusion barrier on a CPU.
+        keeps: whether it has the tangents of a call, and those of its gradients, itself.
     """
 
     functions: Directions
@@ -61,13 +62,14 @@ class Backend(NamedTuple):
     why_not: Callable[[Operands, Plan], str] = _takes_every_call
     refuse: Callable[[str, Operands, Plan], object] = _takes_every_call
     opaque: bool = False
+    keeps: Callable[[Operands, Plan], bool] = lambda *_: False
 
 
 BACKENDS = {
     "dense": Backend(algorithm, lambda: None),
     "blockwise": Backend(algorithm, lambda: partition.LIMITS),
     "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise", refuse=cudnn.refuse),
-    "native": Backend(native, lambda: partition.LIMITS, "blockwise", native.why_not, native.refuse, opaque=True),
+    "native": Backend(native, lambda: partition.LIMITS, "blockwise", native.why_not, native.refuse, True, native.keeps),
 }
 ACROSS_DEVICES: dict[str, EveryDirection] = {}  # for sequences that lie on several devices (``sharding``)
 ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of their own; all others are a CPU's
@@ -97,10 +99,11 @@ def directions(plan: Plan) -> EveryDirection:
     return ACROSS_DEVICES[plan.backend] if plan.axis else cast(EveryDirection, BACKENDS[plan.backend].functions)
 
 
-def by_others(plan: Plan) -> Plan | None:
-    """The plan of the directions that its backend lacks; None where it has all."""
-    others = BACKENDS[_own(plan)].others
-    return _by(plan, others) if others else None
+def by_others(plan: Plan, operands: Operands | None = None) -> Plan | None:
+    """The plan of the directions that its backend lacks; None where it has all, for these operands if given."""
+    backend = BACKENDS[_own(plan)]
+    kept = operands is not None and backend.keeps(operands, plan)
+    return _by(plan, backend.others) if backend.others and not kept else None
 
 
 def _own(plan: Plan) -> str:

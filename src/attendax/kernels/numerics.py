@@ -82,11 +82,11 @@ def broadcast_in_memory(x: Array, shape: tuple[int, ...]) -> Array:
 
 def of_one_shape(one: Tree, other: Tree) -> tuple[Tree, Tree]:
     """Two trees of arrays, each pair of arrays in one shape: from vmap the two may have axes of 1 in other places."""
-    shapes = jax.tree.map(
-        lambda x, y: jax.ShapeDtypeStruct(jnp.broadcast_shapes(x.shape, y.shape), x.dtype), one, other
-    )
-    one, other = (jax.tree.map(lambda x, full: broadcast_in_memory(x, full.shape), x, shapes) for x in (one, other))
-    return one, other
+
+    def in_full(x, y):
+        return broadcast_in_memory(x, jnp.broadcast_shapes(x.shape, y.shape))
+
+    return jax.tree.map(in_full, one, other), jax.tree.map(in_full, other, one)
 
 
 def times(

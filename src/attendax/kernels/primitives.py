@@ -169,17 +169,12 @@ def _errors_inside(
 
 
 def _shapes(*arrays: Array, program: Callable, plan: Plan) -> list[Any]:
-    found = jax.eval_shape(
-        functools.partial(program, plan=plan), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
-    )
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
+    found = jax.eval_shape(functools.partial(program, plan=plan), *types)
     like = arrays[0] if isinstance(arrays[0], jax.core.ShapedArray) else jax.typeof(arrays[0])
     nowhere = like.sharding.update(spec=jax.P())
-    return [
-        like.update(
-            shape=x.shape, dtype=x.dtype, weak_type=False, sharding=nowhere.update(spec=jax.P(*[None] * x.ndim))
-        )
-        for x in found
-    ]
+    pairs = [(x, nowhere.update(spec=jax.P(*[None] * x.ndim))) for x in found]
+    return [like.update(shape=x.shape, dtype=x.dtype, weak_type=False, sharding=place) for x, place in pairs]
 
 
 _program_p = primitive_of("attention_program", lambda *arrays, program, plan: program(*arrays, plan=plan), _shapes)

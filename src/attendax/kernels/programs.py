@@ -14,6 +14,7 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
+from . import native
 from .backends import BACKENDS, by_others, directions, settled
 from .blockwise.algorithm import at_once
 from .not_finite import spoiled_by
@@ -79,12 +80,12 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     return out, row_max, row_sum, log_sum_exp(row_max, row_sum) if lse is None else lse
 
 
-def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = True) -> Callable[[Callable], Callable]:
+def _linear(shapes: Callable[..., list[Any]], *, every: bool = True, short: bool = False) -> Callable:
     """Decorate the body of a program: it runs behind a fusion barrier, and without any score all is 0.
 
     The body takes the operands, the results, the other arrays and a plan. With ``every``, the plan is that of a backend
     with every direction, and the results are its own, or None where it needs none. Across devices, those of all devices
-    are computed anew.
+    are computed anew. With ``short``, a backend that has this body for short texts keeps them.
     """
 
     def decorate(body: Callable) -> Callable:
@@ -93,7 +94,7 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
             if not _has_scores(operands, plan):
                 return tuple(jnp.zeros(x.shape, x.dtype) for x in types)
             plan = settled(operands, plan)
-            others = by_others(plan) if every else None
+            others = by_others(plan, operands if short else None) if every else None
             own = others or plan
             none = every and at_once(operands, own)
             anew = none or others is not None
@@ -113,7 +114,7 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
     return decorate
 
 
-@_linear(tangent_shapes)
+@_linear(tangent_shapes, short=True)
 def tangent(operands: Operands, results: Known, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...]) -> Any:
     """The tangents of out and lse. given: the tangents of the active leaves."""
     return directions(plan).tangent(_spaced(given, active), operands, results, plan)
@@ -151,7 +152,7 @@ def cotangent(operands: Operands, results: Results, given: Sequence[Array], plan
     return directions(plan).cotangent((given[0], given[1]), operands, results, plan, wanted)
 
 
-@_linear(cotangent_shapes)
+@_linear(cotangent_shapes, short=True)
 def hvp(
     operands: Operands, results: Known, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...], wanted: Wanted
 ) -> Any:
@@ -160,6 +161,8 @@ def hvp(
     given: the tangents of the active leaves; dout, dlse. wanted: as in ``cotangent``.
     """
     *given, dout, dlse = given
+    if plan.backend == "native" and not plan.axis:  # a short text
+        return native.hvp(_spaced(given, active), (dout, dlse), operands, plan, wanted)
 
     def of_operands(operands, results):
         return directions(plan).cotangent((dout, dlse), operands, results, plan, wanted)

@@ -26,6 +26,8 @@ TOKENS = "test_same_bits.py::test_a_product_does_not_depend_on_the_tokens_beside
 AGAIN = "test_native_rows.py::test_the_same_bits_run_after_run"
 EQUAL = "test_native.py::test_l8_equal_values_leave_no_gradient_of_scores"
 FEW = "test_native.py::test_l8_few_queries_are_as_near_as_in_the_dense_formula[64-equal columns]"
+TANGENTS = "test_native_directions.py::test_tangents_are_those_of_tiles"
+SPOILED = "test_native_directions.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
 LOWEST = "test_native.py::test_l7_the_lowest_bias_beside_large_scores"
 
 
@@ -334,4 +336,42 @@ LAYERS = in_file(
      (f"{RIGHT}[whole-float32]",)),
 )  # fmt: skip
 
-MISTAKES = [*PRODUCTS, *ROWS_AND_MASKS, *SCORES, *FORWARD, *BACKWARD, *LANES, *THREADS, *ROW_INVARIANCE, *LAYERS]
+DIRECTIONS = in_file(
+    "directions.h",
+    ("the keys do not move", "multiply<N, true>(key_moved, D, queries + row, weights_moved + row);", ";",
+     (f"{TANGENTS}[tiny-none-float32]",)),
+    ("the mean of a row stays", "x * (load(at) - mean)", "x * load(at)", (f"{TANGENTS}[tiny-none-float32]",)),
+    ("dp without dropout", "store(ds + at, dp = dp * factor);", ";", (f"{TANGENTS}[two blocks-dropout-float32]",)),
+    ("delta' without the weights' tangents", "moved * dp + x * dp_moved", "x * dp_moved",
+     (f"{TANGENTS}[tiny-none-float32]",)),
+    ("dq' without the tangents of keys", "p.dquery ? key_moved : value_moved", "p.dquery ? key : value_moved",
+     (f"{TANGENTS}[tiny-none-float32]",)),
+    ("dk' without the tangents of queries",
+     "add_all_columns(ds, keys, block.padded, spans, panels, 0, query_rows_moved, query_step, dkey);", ";",
+     (f"{TANGENTS}[tiny-none-float32]",)),
+    ("the mask's program is left out", "allowed = seen == Seen::some ? stack : nullptr;", "",
+     (f"{TANGENTS}[two blocks-dense-float32]",)),
+    ("who sees what is not finite is not asked", "if (sees && hides)", "if (sees && !hides)",
+     (f"{SPOILED}[two blocks-causal]",)),
+    ("a row that sees nothing is NaN", "lse_moved[row] += x;", "lse_moved[row] = kNaN;",
+     (f"{SPOILED}[a folded group-padding]",)),
+    ("rows on which nothing depends are read", "read[r] = any_not_zero(dout, dout_step) || !(dlse[r] == 0);",
+     "read[r] = 1;", (f"{SPOILED}[two blocks-none]",)),
+) + in_file(
+    "ffi.cc",
+    ("directions of the first group alone", "kernels.directions(p, i / p.groups, i % p.groups);",
+     "kernels.directions(p, i / p.groups, 0);", (f"{TANGENTS}[tiny-none-float32]",)),
+)  # fmt: skip
+
+MISTAKES = [
+    *PRODUCTS,
+    *ROWS_AND_MASKS,
+    *SCORES,
+    *FORWARD,
+    *BACKWARD,
+    *LANES,
+    *THREADS,
+    *ROW_INVARIANCE,
+    *LAYERS,
+    *DIRECTIONS,
+]

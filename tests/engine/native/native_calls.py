@@ -43,6 +43,14 @@ SIZES = {
     "few tokens": Sizes(1, 2, 1, 3, 300, 16, 16),
 }
 
+SHORT = {
+    "tiny": Sizes(2, 3, 3, 5, 7, 4, 6),
+    "one number": Sizes(1, 1, 1, 1, 1, 1, 1),
+    "a folded group": Sizes(2, 4, 2, 7, 40, 9, 3),
+    "two blocks": Sizes(1, 2, 2, 70, 90, 16, 24),
+    "the largest": Sizes(1, 4, 2, 96, 96, 17, 16),
+}
+
 
 def generator(*numbers):
     return np.random.default_rng(numbers)

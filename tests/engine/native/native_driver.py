@@ -82,6 +82,16 @@ class Driver(NamedTuple):
             grads = native.cotangent((found[0], dlse), operands, saved, plan, wanted)
         return [results.out, results.lse[..., 0], *grads]
 
+    def directions(self, monkeypatch, given, moved, found, **options):
+        """The tangents of out, lse, and the gradients of query, key and value."""
+        operands, plan = checked_call("attention", *given, **options)
+        assert native.keeps(operands, plan)
+        with monkeypatch.context() as patch:
+            patch.setattr(jax.ffi, "ffi_call", self.ffi_call)
+            tangents = native.tangent(moved, operands, None, plan)
+            grads = found[0], found[1][..., None]
+            return [*tangents, *native.hvp(moved, grads, operands, plan, [x.shape for x in given])]
+
 
 def _problem(target, arrays, ints, floats, shapes):
     """The bytes that driver.cc reads."""

@@ -388,7 +388,8 @@ class TestLoader:
                     return isa
 
                 self.attendax_isa = attendax_isa
-                self.attendax_forward = self.attendax_backward = self.attendax_project = None
+                for target in library.TARGETS:
+                    setattr(self, target, None)
                 if version is not None:
                     self.attendax_version = lambda: version
 

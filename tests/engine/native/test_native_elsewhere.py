@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attendax import checks, integers, masks, scores, spec
-from native_calls import OPTIONS, SIZES, Sizes, arrays, cotangents, options
+from attendax import attention, checks, integers, masks, scores, spec
+from native_calls import OPTIONS, SHORT, SIZES, Sizes, arrays, as_floats, cotangents, options
 from native_driver import Driver, built, missing
 
 pytestmark = pytest.mark.slow
@@ -130,6 +130,22 @@ def test_a_number_that_is_not_finite_in_a_bias_and_in_dout(driver, monkeypatch):
     chosen["bias"][0, 1, 3, 40], chosen["bias"][0, 2, 64, 64] = np.nan, np.inf
     found[0][0, 3, 5, 1] = np.nan
     assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13)
+
+
+@pytest.mark.parametrize("driver", [*PLACES, *SANITIZED], indirect=True)
+@pytest.mark.parametrize("name", ["none", "padding", "dense", "dropout"])
+@pytest.mark.parametrize("sizes", SHORT)
+def test_directions(driver, sizes, name, monkeypatch):
+    """Beside the library of this machine, which the tests of directions hold against tiles."""
+    z = SHORT[sizes]
+    given, moved, found, chosen = arrays(z), arrays(z, seed=1), cotangents(z), options(name, z)
+
+    def gradients(*given):
+        return jax.vjp(lambda *given: attention(*given, **chosen, return_lse=True), *given)[1](tuple(found))
+
+    results = jax.jvp(lambda *given: attention(*given, **chosen, return_lse=True), given, moved)[1]
+    wanted = as_floats([*results, *jax.jvp(gradients, given, moved)[1]])
+    assert_near(driver.directions(monkeypatch, given, moved, found, **chosen), wanted, 1e-12)
 
 
 @in_each_set

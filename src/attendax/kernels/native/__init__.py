@@ -1,9 +1,11 @@
 """Attention by a kernel of C++ on a CPU, called by XLA: forward and reverse mode (``csrc/``; docs/how-it-is-fast.md).
 
 Scores are computed block by block, as in the tiles of XLA, but in one pass, in registers, with threads that each take a
-block. The order in which a row is added up depends only on what the row sees (L15). Tangents, and so every second
-derivative, run in tiles, from their own forward: the row maxima of one path with the scores of the other would lose
-digits (L8).
+block. The order in which a row is added up depends only on what the row sees (L15).
+
+Tangents, and tangents of gradients, of short texts are the kernel's, too. Those of others, and all other second
+derivatives, run in tiles. Both start from the operands: the row maxima of one path with the scores of the other would
+lose digits (L8).
 """
 
 import dataclasses
@@ -17,7 +19,7 @@ from jax import Array, lax
 
 from attendax.checks import fail
 
-from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
+from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from . import divided, program
 from .divided import HEADS, KEYS, PAIRS, Call, Shape
 from .library import TARGETS as TARGETS
@@ -27,6 +29,7 @@ from .library import status as status
 from .program import modifier_shape, program_of
 
 LONG = 1e8  # multiply-adds of both products: about half a millisecond
+SHORT = 96  # tokens: kTileKeys in problem.h
 BY_DEFAULT = "the default on a CPU; memory O(T + S)"
 
 
@@ -91,6 +94,37 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     got = [*got[: -len(shapes)], *_of_all_heads(got[-len(shapes) :], operands, plan)] if shapes else got
     shapes_wanted = [*wanted[:REST], *([] if of_bias is None else [of_bias]), *(shape for shape in asked if shape)]
     return tuple(_summed(x, shape, len(plan.batch)) for x, shape in zip(got, shapes_wanted, strict=True) if shape)
+
+
+def keeps(operands: Operands, plan: Plan) -> bool:
+    """Tell whether tangents, and those of gradients, are the kernel's: of short texts, by query, key and value."""
+    alone = plan.devices == 1 and not plan.axis and not plan.partial
+    plain = operands.bias is None and operands.score_mod is None
+    return alone and plain and max(operands.query.shape[-2], operands.key.shape[-2]) <= SHORT
+
+
+def tangent(tangents: Tangents, operands: Operands, _: None, plan: Plan) -> tuple[Array, ...]:
+    """The tangents of out and lse, of a call that it ``keeps``."""
+    rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
+    types = [Shape(PAIRS, (*rows, width), dtype) for width in (operands.value.shape[-1], 1)]
+    return tuple(_moved("attendax_tangent", tangents, [], operands, types, plan))
+
+
+def hvp(tangents: Tangents, grads: Cotangents, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
+    """The tangents of the gradients for which ``wanted`` gives a shape, of a call that it ``keeps``."""
+    lead, dtype = plan.leading(operands), operands.compute_dtype()
+    kinds = PAIRS, KEYS, KEYS
+    types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
+    got = _moved("attendax_hvp", tangents, [x.astype(dtype) for x in grads], operands, types, plan)
+    return tuple(_summed(x, shape, len(plan.batch)) for x, shape in zip(got, wanted, strict=True) if shape)
+
+
+def _moved(
+    target: str, tangents: Tangents, grads: list[Array], operands: Operands, types: list[Shape], plan: Plan
+) -> Sequence[Array]:
+    given = [x for x in tangents if x is not None]
+    there = [int(x is not None) for x in tangents]
+    return _called(target, operands, program_of(operands, plan), types, [*given, *grads], there, plan)
 
 
 def _placed(operands: Operands, plan: Plan) -> Operands:

@@ -19,8 +19,8 @@ import jaxlib
 NAME = "libattendax.dylib" if sys.platform == "darwin" else "libattendax.so"
 REASON = "why_not.txt"  # left by build.py in its place
 FOLDER = pathlib.Path(__file__).parent
-TARGETS = ("attendax_forward", "attendax_backward", "attendax_project")
-VERSION = 3  # of what program.py writes: attendax_version in csrc/ffi.cc
+TARGETS = tuple(f"attendax_{name}" for name in ("forward", "backward", "tangent", "hvp", "project"))
+VERSION = 4  # of what program.py writes: attendax_version in csrc/ffi.cc
 # A jaxlib that refuses the version of a handler (csrc/xla_ffi.h) loses its whole CPU backend: none is tried that came
 # later than what could be foreseen.
 OLDEST, TOO_NEW = (0, 10, 2), (0, 13)

@@ -22,6 +22,8 @@
 
 extern "C" XLA_FFI_Error* attendax_forward(XLA_FFI_CallFrame* frame);
 extern "C" XLA_FFI_Error* attendax_backward(XLA_FFI_CallFrame* frame);
+extern "C" XLA_FFI_Error* attendax_tangent(XLA_FFI_CallFrame* frame);
+extern "C" XLA_FFI_Error* attendax_hvp(XLA_FFI_CallFrame* frame);
 extern "C" XLA_FFI_Error* attendax_project(XLA_FFI_CallFrame* frame);
 extern "C" const char* attendax_isa();
 
@@ -147,7 +149,7 @@ struct Problem {
 
   explicit Problem(const File& from) {
     handler = from.number();
-    if (handler < 0 || handler > 2) fail("no such handler");
+    if (handler < 0 || handler > 4) fail("no such handler");
     ints.resize(size_t(from.number()));
     from.read(ints.data(), ints.size() * 8);
     floats.resize(size_t(from.number()));
@@ -183,7 +185,8 @@ struct Problem {
     frame.args = {sizeof frame.args, nullptr, int64_t(in.size()), nullptr, in.data()};
     frame.rets = {sizeof frame.rets, nullptr, int64_t(out.size()), nullptr, out.data()};
     frame.attrs = {sizeof frame.attrs, nullptr, 2, types, name_of, attributes};
-    XLA_FFI_Error* (*handlers[])(XLA_FFI_CallFrame*) = {attendax_forward, attendax_backward, attendax_project};
+    XLA_FFI_Error* (*handlers[])(XLA_FFI_CallFrame*) = {attendax_forward, attendax_backward, attendax_tangent,
+                                                        attendax_hvp, attendax_project};
     if (XLA_FFI_Error* error = handlers[handler](&frame)) fail(error->message);
   }
 

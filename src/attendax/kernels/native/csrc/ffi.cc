@@ -479,6 +479,47 @@ void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Directions of short texts: a task for each group
+
+void read_tangents(Reader& reader, Problem& p) {
+  require(p.keys <= kTileKeys && !p.modifiers && !p.bias.data, "directions are of short texts without a modifier");
+  for (View* moved : {&p.query_moved, &p.key_moved, &p.value_moved})
+    if (reader.number()) *moved = view_of(p, reader.input());
+}
+
+void run_directions(const Pool& pool, const Problem& p, const XLA_FFI_Buffer& result) {
+  const Kernels& kernels = result.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
+  double products = 4.0 * double(p.batch) * p.heads * p.queries * p.keys * (p.width + p.value_width);
+  share(pool, p.batch * p.groups, helpers(pool, products), kernels.finish,
+        [&](int64_t i) { kernels.directions(p, i / p.groups, i % p.groups); });
+}
+
+void tangent(XLA_FFI_CallFrame* frame, const Pool& pool) {
+  Reader reader(frame);
+  Problem p;
+  const XLA_FFI_Buffer& out = reader.output();
+  read_operands(reader, p, out);
+  read_tangents(reader, p);
+  p.out = out.data;
+  p.lse = reader.output().data;
+  run_directions(pool, p, out);
+}
+
+void hvp(XLA_FFI_CallFrame* frame, const Pool& pool) {
+  Reader reader(frame);
+  Problem p;
+  const XLA_FFI_Buffer& dquery = reader.output();
+  read_operands(reader, p, dquery);
+  read_tangents(reader, p);
+  p.dout = view_of(p, reader.input());
+  p.dlse = view_of(p, reader.input());
+  p.dquery = dquery.data;
+  p.dkey = reader.output().data;
+  p.dvalue = reader.output().data;
+  run_directions(pool, p, dquery);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Tokens times a weight
 
 // No bit depends on them.
@@ -551,7 +592,7 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, 
 
 // Rises with every change of what program.py writes and of what the results are: library.py has the same number, and
 // takes no library with another.
-ATTENDAX_EXPORT int32_t attendax_version() { return 3; }
+ATTENDAX_EXPORT int32_t attendax_version() { return 4; }
 
 // The instruction set that is used; empty where none runs here.
 ATTENDAX_EXPORT const char* attendax_isa() { return attendax::sets().of_float ? attendax::sets().of_float->name : ""; }
@@ -563,6 +604,12 @@ ATTENDAX_EXPORT XLA_FFI_Error* attendax_forward(XLA_FFI_CallFrame* frame) {
 ATTENDAX_EXPORT XLA_FFI_Error* attendax_backward(XLA_FFI_CallFrame* frame) {
   return attendax::handle(frame, attendax::backward);
 }
+
+ATTENDAX_EXPORT XLA_FFI_Error* attendax_tangent(XLA_FFI_CallFrame* frame) {
+  return attendax::handle(frame, attendax::tangent);
+}
+
+ATTENDAX_EXPORT XLA_FFI_Error* attendax_hvp(XLA_FFI_CallFrame* frame) { return attendax::handle(frame, attendax::hvp); }
 
 ATTENDAX_EXPORT XLA_FFI_Error* attendax_project(XLA_FFI_CallFrame* frame) {
   return attendax::handle(frame, attendax::project);

@@ -10,17 +10,16 @@
 #define ATTENDAX_TEXT_(name) #name
 #define ATTENDAX_TEXT(name) ATTENDAX_TEXT_(name)
 
-#include "backward.h"
+#include "directions.h"
 #include "linear.h"
 
 namespace attendax {
 
 extern const Kernels ATTENDAX_JOIN(kernels, ATTENDAX_UNIT);
 const Kernels ATTENDAX_JOIN(kernels, ATTENDAX_UNIT) = {
-    ATTENDAX_TEXT(ATTENDAX_ISA),  ATTENDAX_UNIT::forward,
-    ATTENDAX_UNIT::forward_chunk, ATTENDAX_UNIT::forward_join,
-    ATTENDAX_UNIT::partial_bytes, ATTENDAX_UNIT::backward,
-    ATTENDAX_UNIT::project,       [] { ATTENDAX_UNIT::arena.give_back(); },
+    ATTENDAX_TEXT(ATTENDAX_ISA), ATTENDAX_UNIT::forward,       ATTENDAX_UNIT::forward_chunk,
+    ATTENDAX_UNIT::forward_join, ATTENDAX_UNIT::partial_bytes, ATTENDAX_UNIT::backward,
+    ATTENDAX_UNIT::directions,   ATTENDAX_UNIT::project,       [] { ATTENDAX_UNIT::arena.give_back(); },
 };
 
 }  // namespace attendax

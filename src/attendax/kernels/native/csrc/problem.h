@@ -83,6 +83,9 @@ struct Problem {
   View dbias_view;               // its strides; 0 along an axis over which it is summed
   double* dbias_sums = nullptr;  // where it is summed over an axis, its numbers meanwhile: of very many, so in double
 
+  // Of directions: the tangents of query, key and value, without data where they are 0.
+  View query_moved, key_moved, value_moved;
+
   int64_t repeat() const { return heads / groups; }
   // A run is rows that follow each other: the queries of a head, or, where these are few, those of all heads of a
   // group.
@@ -124,6 +127,7 @@ struct Kernels {
   void (*forward_join)(const Problem&, int64_t batch, int64_t group, int64_t block, const void* from);
   int64_t (*partial_bytes)(const Problem&);
   void (*backward)(const Problem&, int64_t batch, int64_t group, int64_t chunk, const Turns&);
+  void (*directions)(const Problem&, int64_t batch, int64_t group);  // tangents of results, or of gradients
   void (*project)(const Linear&, int64_t row, int64_t rows, int64_t column, int64_t columns);  // a part of the results
   void (*finish)();  // of a thread, at the end of a call: large scratch memory is given back
 };
