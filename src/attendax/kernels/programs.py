@@ -80,7 +80,7 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     return out, row_max, row_sum, log_sum_exp(row_max, row_sum) if lse is None else lse
 
 
-def _linear(shapes: Callable[..., list[Any]], *, every: bool = True, short: bool = False) -> Callable:
+def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = True, short: bool = False) -> Callable:
     """Decorate the body of a program: it runs behind a fusion barrier, and without any score all is 0.
 
     The body takes the operands, the results, the other arrays and a plan. With ``every``, the plan is that of a backend

@@ -15,7 +15,7 @@ pytestmark = needs_library
 DTYPES = {"float64": (np.float64, 1e-13), "float32": (np.float32, 1e-5)}
 
 
-def directions(given, moved, found, implementation, moving=(0, 1, 2), **chosen):
+def program(implementation, moving=(0, 1, 2), **chosen):
     """The tangents of out, lse and the gradients, where some of query, key and value move."""
     call = functools.partial(attention, **chosen, return_lse=True, implementation=implementation)
 
@@ -31,15 +31,24 @@ def directions(given, moved, found, implementation, moving=(0, 1, 2), **chosen):
         primals, tangents = ([[part[k] for k in moving]] for part in (given, moved))
         return [jax.jvp(f, primals, tangents)[1] for f in (lambda part: call(*filled(part)), gradients)]
 
-    return jax.tree.leaves(both(given, moved, found))
+    return lambda *numbers: jax.tree.leaves(both(*numbers))
 
 
-def assert_as_in_tiles(given, moved, found, tolerance, **chosen):
+def both_programs(**options):
+    return [program(implementation, **options) for implementation in ("native", "blockwise")]
+
+
+def assert_alike(programs, numbers, tolerance):
     """NaN in the same places, and the rest as near as allowed."""
-    got, wanted = (as_floats(directions(given, moved, found, im, **chosen)) for im in ("native", "blockwise"))
+    got, wanted = (as_floats(program(*numbers)) for program in programs)
     for k, (x, y) in enumerate(zip(got, wanted, strict=True)):
         np.testing.assert_array_equal(np.isnan(x), np.isnan(y), f"array {k}: NaN")
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.nanmax(np.abs(y), initial=1), err_msg=f"array {k}")
+
+
+def numbers_of(z, dtype=np.float64):
+    """Query, key and value; their tangents; the cotangents of out and lse."""
+    return arrays(z, dtype), arrays(z, dtype, seed=1), cotangents(z, dtype)
 
 
 @pytest.mark.sample(6)
@@ -48,22 +57,19 @@ def assert_as_in_tiles(given, moved, found, tolerance, **chosen):
 @pytest.mark.parametrize("sizes", SHORT)
 def test_tangents_are_those_of_tiles(sizes, name, dtype):
     z, (dtype, tolerance) = SHORT[sizes], DTYPES[dtype]
-    given, moved, found = arrays(z, dtype), arrays(z, dtype, seed=1), cotangents(z, dtype)
-    assert_as_in_tiles(given, moved, found, tolerance, **options(name, z))
+    assert_alike(both_programs(**options(name, z)), numbers_of(z, dtype), tolerance)
 
 
 @pytest.mark.parametrize("moving", [(0,), (1,), (2,), (0, 2)], ids=str)
 def test_some_arrays_move(moving):
     z = SHORT["a folded group"]
-    given, moved, found = arrays(z), arrays(z, seed=1), cotangents(z)
-    assert_as_in_tiles(given, moved, found, 1e-13, moving=moving, mask=masks.causal(9))
+    assert_alike(both_programs(moving=moving, mask=masks.causal(9)), numbers_of(z), 1e-13)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
 def test_narrow_dtypes(dtype):
     z = SHORT["two blocks"]
-    given, moved, found = arrays(z, dtype), arrays(z, dtype, seed=1), cotangents(z, dtype)
-    assert_as_in_tiles(given, moved, found, 0.02, mask=masks.causal(9))
+    assert_alike(both_programs(mask=masks.causal(9)), numbers_of(z, dtype), 0.02)
 
 
 @pytest.mark.parametrize("name", ["none", "causal", "padding", "dense", "dropout"])
@@ -71,40 +77,42 @@ def test_narrow_dtypes(dtype):
 def test_l6_what_is_not_finite_spreads_as_in_tiles(sizes, name):
     """In an array, its tangent, dout or dlse; beside rows on which nothing depends."""
     z = SHORT[sizes]
-    for seed in range(6):
+    programs = both_programs(**options(name, z))
+    for seed in range(20):
         rng = generator(seed, *z)
-        given, moved, found = arrays(z, np.float32), arrays(z, np.float32, seed=1), cotangents(z, np.float32)
+        given, moved, found = numbers_of(z, np.float32)
         found[0][:, :, ::3], found[1][:, :, ::3] = 0, 0
         for x in [*given, *moved, *found]:
             if rng.random() < 0.4:
                 x[tuple(rng.integers(size) for size in x.shape)] = rng.choice([np.nan, np.inf, -np.inf])
-        assert_as_in_tiles(given, moved, found, 1e-5, **options(name, z))
+        assert_alike(programs, (given, moved, found), 1e-5)
 
 
 def test_l6_what_is_hidden_changes_no_bit():
     z = SHORT["two blocks"]
-    given, moved, found = arrays(z, np.float32), arrays(z, np.float32, seed=1), cotangents(z, np.float32)
-    mask = masks.padding(np.array([60]))
-    clean = directions(given, moved, found, "native", mask=mask)
+    given, moved, found = numbers_of(z, np.float32)
+    natively = program("native", mask=masks.padding(np.array([60])))
+    clean = natively(given, moved, found)
     for x in (*given[1:], *moved[1:]):
         x[:, :, 60:] = np.nan
-    for x, y in zip(directions(given, moved, found, "native", mask=mask), clean, strict=True):
+    for x, y in zip(natively(given, moved, found), clean, strict=True):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
 
 def test_l7_large_scores_leave_tangents_finite():
     z = SHORT["tiny"]
-    given, moved, found = arrays(z, np.float32), arrays(z, np.float32, seed=1), cotangents(z, np.float32)
+    given, moved, found = numbers_of(z, np.float32)
     given[0] *= np.float32(1e30)
-    assert all(np.isfinite(np.asarray(x)).all() for x in directions(given, moved, found, "native"))
+    assert all(np.isfinite(np.asarray(x)).all() for x in program("native")(given, moved, found))
 
 
 def test_l8_what_is_common_to_all_keys_leaves_no_rounding():
     z = SHORT["two blocks"]
-    given, moved, found = (f(z) for f in (arrays, functools.partial(arrays, seed=1), cotangents))
-    exact = as_floats(directions(given, moved, found, "native"))
+    given, moved, found = numbers_of(z)
+    natively = program("native")
+    exact = as_floats(natively(given, moved, found))
     moved[1] += 1e3 * np.ones_like(moved[1])  # to the tangents of scores it adds one number a row
-    for x, y in zip(as_floats(directions(given, moved, found, "native"))[::4], exact[::4], strict=True):
+    for x, y in zip(as_floats(natively(given, moved, found))[::4], exact[::4], strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-10)
 
 
