@@ -28,6 +28,8 @@ EQUAL = "test_native.py::test_l8_equal_values_leave_no_gradient_of_scores"
 FEW = "test_native.py::test_l8_few_queries_are_as_near_as_in_the_dense_formula[64-equal columns]"
 TANGENTS = "test_native_directions.py::test_tangents_are_those_of_tiles"
 SPOILED = "test_native_directions.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
+TWO = "test_native.py::test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula"
+WIDE = "test_native_rows.py::test_a_row_of_a_wide_window_does_not_depend_on_other_rows"
 LOWEST = "test_native.py::test_l7_the_lowest_bias_beside_large_scores"
 
 
@@ -172,9 +174,12 @@ FORWARD = in_file(
      numbers("a folded group", "none")),
     ("a maximum that falls", "highest[r][j] > top[r] ? highest[r][j] : top[r];", "highest[r][j];",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
-    ("keys behind the last of a tile", "Real added[R] = {};",
-     "Real added[R] = {};\n    for (int64_t k = keys; k < rounded_up(keys, W); ++k) added[0] += weights[k];",
+    ("keys behind the last of a tile", "Real added[R] = {}, piece[R] = {};",
+     "Real added[R] = {}, piece[R] = {};\n"
+     "    for (int64_t k = keys; k < rounded_up(keys, W); ++k) added[0] += weights[k];",
      numbers("one query, many keys", "none")),
+    ("weights are added in one chain", "end = kPiece - key % kPiece; k < keys;", "end = keys; k < keys;",
+     (f"{TWO}[148]", f"{TWO}[600]")),
     ("what is hidden spoils", "if (!bad[k] || (allowed && !allowed->at[k][r])) continue;", "if (!bad[k]) continue;",
      (SPREADS, HIDDEN)),
     ("what a bias forbids spoils", "spoiled[r] |= bias != -kInfinity;", "spoiled[r] = 1;", (SPREADS,)),
@@ -221,6 +226,8 @@ BACKWARD = in_file(
 LANES = in_file(
     "lanes.h",
     ("a coefficient in float32", "0x1.ebf9bcp-3f", "0x1.ebf9bcp-4f", (f"{LOW}[causal]",)),
+    ("the product of an exponent is rounded", "return fma(x, all(kRestOfLog2e), fma(x, all(kLog2e), -n));",
+     "return x * all(kLog2e) - n;", ("test_native.py::test_l8_small_weights_keep_their_digits",)),
     ("a coefficient in float64", "5.5504108664821580e-02", "5.55041087e-02", numbers("whole blocks", "none")),
     ("infinite scores are numbers", "F nan_unless_finite(F x) { return fma(x, F{}, x); }",
      "F nan_unless_finite(F x) { return x; }", ("test_native.py::test_l7_what_overflows_in_a_score_is_not_finite",)),
@@ -241,7 +248,15 @@ THREADS = in_file(
 )  # fmt: skip
 
 ROW_INVARIANCE = in_file(
+    "product.h",
+    ("pieces of values begin with a row", "end = Piece - first % Piece;", "end = Piece;", (WIDE,)),
+) + in_file(
     "forward.h",
+    ("pieces of weights begin with a row", "end = kPiece - key % kPiece;", "end = kPiece;", (WIDE,)),
+    ("one query: weights in other pieces", "ends_piece(key + k, kPiece)", "ends_piece(key + k, kValuePiece)",
+     (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
+    ("one query: values in other pieces", "ends_piece(key + k, kValuePiece)", "ends_piece(key + k, kPiece)",
+     (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
     ("tiles half as large for an even number of queries",
      "tile(key, least((at + 1) * kTileKeys, end) - key, to);",
      "int64_t last = least((at + 1) * kTileKeys, end), middle = p.queries % 2 ? last : key + (last - key) / 2;\n"
@@ -254,16 +269,16 @@ ROW_INVARIANCE = in_file(
      "(from) + (p.key_chunks() - 1 - number) *", (f"{TEXTS}[decoding-plain]",)),
     ("one query: a rescaling that is not fused", "fma(fade[r], load(at), acc[r][j])",
      "acc[r][j] + fade[r] * load(at)", (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
-    ("one query: a row sum from the last key to the first", "added[r] += weights[r * kTileKeys + k];",
-     "added[r] += weights[r * kTileKeys + keys - 1 - k];",
+    ("one query: a row sum from the last key to the first", "piece[r] += weights[r * kTileKeys + k];",
+     "piece[r] += weights[r * kTileKeys + keys - 1 - k];",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
     ("one query: products that are rounded twice", "piece[r] = fma(query[r * p.width + d + i], x[i], piece[r]);",
      "piece[r] += query[r * p.width + d + i] * x[i];",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
     ("one query: products in one chain", "if ((d + i + 1) % kPiece) continue;", "continue;",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
-    ("one query: another exponent", "exp2_of((load(score + k) - all(top[r])) * kLog2e)",
-     "exp2_of(fma(load(score + k), all(kLog2e), -all(top[r]) * kLog2e))",
+    ("one query: another exponent", "exp_of(load(score + k) - all(top[r]))",
+     "exp_of((load(score + k) - all(top[r])) * all(Real(1 + 1e-6)))",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
     ("few queries: each is the first of its four", "queries + row * p.width;", "queries;",
      numbers("few queries", "none")),
@@ -294,7 +309,7 @@ ROW_INVARIANCE = in_file(
     ("delta of few queries has another order", "        piece = fma(load(outs + c * kLd + row), load(douts",
      "        if (rows <= W) piece = piece + load(outs + c * kLd + row) * load(douts + c * kLd + row);\n"
      "        else piece = fma(load(outs + c * kLd + row), load(douts", (f"{ROWS}[many heads-plain]",)),
-    ("dp is added in one chain", "register_tile<M, N, true, true>", "register_tile<M, N, true, false>", (EQUAL,)),
+    ("dp is added in one chain", "register_tile<M, N, true, kPiece>", "register_tile<M, N, true, 0>", (EQUAL,)),
     ("delta is added in one chain", "F piece{};", "F piece = sum;\n      sum = F{};", (EQUAL,)),
 )  # fmt: skip
 

@@ -123,6 +123,36 @@ def test_l8_few_queries_are_as_near_as_in_the_dense_formula(D, kind):
     assert medians.max() <= 2, f"out, lse, dq, dk, dv: {medians.round(2)} times as far"
 
 
+def test_l8_small_weights_keep_their_digits():
+    """A weight is as near where its score is far below the highest as where it is near: scores here are not rounded."""
+    far = np.linspace(0, 80, 300, dtype=np.float32)
+    key = np.stack([np.zeros_like(far), -far], axis=1)[..., None]
+    value = np.broadcast_to(np.array([[0], [1]], np.float32), key.shape)
+    out = native(np.ones((300, 1, 1), np.float32), key, value, scale=1.0)
+    wanted = 1 / (1 + np.exp(far.astype(np.float64)))
+    np.testing.assert_allclose(as_floats(out)[0].ravel(), wanted, rtol=4 * 2.0**-24)
+
+
+@pytest.mark.parametrize("S", [148, 600])
+def test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula(S):
+    """At most twice its root mean square error, in the median of five draws of scores that a softcap holds at its cap.
+
+    The weights are one of two numbers, so that one chain of them is rounded the same way at each key.
+    """
+    query, value = np.full((8, 16, 8), 30, np.float32), np.broadcast_to(np.eye(S, 8, dtype=np.float32), (8, S, 8))
+    ratios = []
+    for draw in range(5):
+        sign = np.sign(np.random.default_rng(draw).normal(size=(8, S, 1)))
+        given = query, (30 * sign * np.ones(8)).astype(np.float32), value
+        wanted = spec.attention(*as_floats(given), score_mod=scores.softcap(0.8))
+        one, other = (
+            attention(*given, score_mod=scores.softcap(0.8), implementation=name) - wanted
+            for name in ("native", "dense")
+        )
+        ratios.append(np.linalg.norm(one) / np.linalg.norm(other))
+    assert np.median(ratios) <= 2
+
+
 @pytest.mark.parametrize("is_one", [True, False], ids=["ones", "one number a head"])
 def test_l8_equal_values_leave_no_gradient_of_scores(is_one, rng):
     """Scores cannot matter there: what is left is rounding, of V equal products in dp and in delta."""

@@ -167,8 +167,9 @@ def test_a_row_of_a_wide_window_does_not_depend_on_other_rows():
     """It begins in the midst of a tile: what other rows of a block see before it changes nothing."""
     query, key, value = arrays(Sizes(1, 2, 2, 700, 700, 16, 16), np.float32)
     out, lse = native(query, key, value, mask=masks.window(150, 10))
-    for t in (200, 300, 383, 511, 699):
-        got = native(query[:, :, t : t + 1], key, value, mask=masks.window(150, 10, t))
+    alone = jax.jit(lambda query, t: native(query, key, value, mask=masks.window(150, 10, t)))
+    for t in (200, 383, 511, *range(300, 700, 19)):
+        got = alone(query[:, :, t : t + 1], t)
         same_bits(got, (out[:, :, t : t + 1], lse[:, :, t : t + 1]), f"query {t}")
 
 

@@ -130,7 +130,7 @@ struct Directions {
   template <int N, bool Add>
   INLINE void multiply(const Real* rows, int64_t width, const Real* columns, Real* to) const {
     in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-      register_tile<M, N, true, true>(rows + r * width, width, columns, kLd, width, [&](F(&acc)[M][N]) {
+      register_tile<M, N, true, kPiece>(rows + r * width, width, columns, kLd, width, [&](F(&acc)[M][N]) {
         for (int i = 0; i < M; ++i)
           for (int j = 0; j < N; ++j) {
             Real* at = to + (r + i) * kLd + j * W;
@@ -143,11 +143,14 @@ struct Directions {
   // Weights and their tangents before dropout, and lse', of one vector of rows; its scores and their tangents are
   // there.
   INLINE void weigh(int64_t row, F top) {
-    F sum{}, mean{};
+    F sum{}, piece{}, mean{};
     for (int64_t k = 0; k < keys; ++k) {
-      F x = exp2_of((load(scores + k * kLd + row) - top) * kLog2e);
-      sum += x;
+      F x = exp_of(load(scores + k * kLd + row) - top);
+      piece += x;
       store(weights + k * kLd + row, x);
+      if (!ends_piece(k, kPiece) && k + 1 < keys) continue;
+      sum += piece;
+      piece = F{};
     }
     F inverse = all(Real(1)) / select(sum == F{}, all(Real(1)), sum);
     for (int64_t k = 0; k < keys; ++k) {

@@ -2,7 +2,7 @@
 //
 // Keys come in tiles that begin at multiples of kTileKeys, and in chunks that begin at multiples of kChunkKeys. A row
 // adds up within a chunk below the chunk's own maximum; chunks are merged in their order. Where a row sees nothing, a
-// tile or a chunk changes none of its bits: exp2(0) is 1, hidden weights are 0. So its bits depend on what it sees
+// tile or a chunk changes none of its bits: exp(0) is 1, hidden weights are 0. So its bits depend on what it sees
 // alone (L15).
 #pragma once
 #include "scores.h"
@@ -29,7 +29,7 @@ struct Partial {
   }
 };
 
-INLINE F faded(F from, F to) { return exp2_of((from - to) * kLog2e); }
+INLINE F faded(F from, F to) { return exp_of(from - to); }
 
 // `all` becomes the union of itself and `next`. With an empty part it is the other, to the bit.
 void merge(Partial& all, const Partial& next, int64_t V, int64_t padded) {
@@ -45,17 +45,23 @@ void merge(Partial& all, const Partial& next, int64_t V, int64_t padded) {
   }
 }
 
-// exp(s - top) in place of scores; `sum` is that of these keys, one after the other.
+// exp(s - top) in place of scores; `sum` is that of keys [key, key + keys), in pieces.
 template <int N>
-INLINE void exponentials(Real* scores, int64_t ld, int64_t keys, const F (&top)[N], F (&sum)[N]) {
+INLINE void exponentials(Real* scores, int64_t ld, int64_t key, int64_t keys, const F (&top)[N], F (&sum)[N]) {
+  F piece[N];
   for (int j = 0; j < N; ++j) sum[j] = F{};
-  for (int64_t k = 0; k < keys; ++k)
-    for (int j = 0; j < N; ++j) {
-      Real* at = scores + k * ld + j * W;
-      F w = exp2_of((load(at) - top[j]) * kLog2e);
-      sum[j] += w;
-      store(at, w);
-    }
+  int64_t k = 0;
+  for (int64_t end = kPiece - key % kPiece; k < keys; end += kPiece) {
+    for (int j = 0; j < N; ++j) piece[j] = F{};
+    for (; k < least(keys, end); ++k)
+      for (int j = 0; j < N; ++j) {
+        Real* at = scores + k * ld + j * W;
+        F w = exp_of(load(at) - top[j]);
+        piece[j] += w;
+        store(at, w);
+      }
+    for (int j = 0; j < N; ++j) sum[j] += piece[j];
+  }
 }
 
 // What one block has at hand while its tiles go by.
@@ -88,7 +94,7 @@ struct Forward {
       fade[j] = faded(load(part.top + row + j * W), top[j]);
       store(part.top + row + j * W, top[j]);
     }
-    exponentials<N>(scores, kPanel, end - begin, top, sum);
+    exponentials<N>(scores, kPanel, begin, end - begin, top, sum);
     for (int j = 0; j < N; ++j) {
       Real* at = part.sum + row + j * W;
       store(at, fma(load(at), fade[j], sum[j]));
@@ -102,7 +108,7 @@ struct Forward {
         }
     }
     add_product<N, false, true>(p.value_width, end - begin, from.value + skip * from.value_step, from.value_step,
-                                scores, kPanel, part.out + row, kLd, fade);
+                                scores, kPanel, part.out + row, kLd, fade, begin);
   }
 };
 
@@ -123,16 +129,21 @@ struct Few {
   }
 
   template <int R, int N>
-  INLINE void add_values(const KeysAndValues& from, int64_t v, int64_t keys, const Real* weights, const F (&fade)[R],
-                         Real* to, const Real* next, int64_t next_width) const {
-    F acc[R][N];
+  INLINE void add_values(const KeysAndValues& from, int64_t v, int64_t key, int64_t keys, const Real* weights,
+                         const F (&fade)[R], Real* to, const Real* next, int64_t next_width) const {
+    F acc[R][N], piece[R][N];
     zero(acc);
+    zero(piece);
     for (int64_t k = 0; k < keys; ++k) {
       fetch(next + k * from.key_step, next_width);
       F x[N];
       for (int j = 0; j < N; ++j) x[j] = load(from.value + k * from.value_step + v + j * W);
       for (int r = 0; r < R; ++r)
-        for (int j = 0; j < N; ++j) acc[r][j] = fma(weights[r * kTileKeys + k], x[j], acc[r][j]);
+        for (int j = 0; j < N; ++j) piece[r][j] = fma(weights[r * kTileKeys + k], x[j], piece[r][j]);
+      if (!ends_piece(key + k, kValuePiece) && k + 1 < keys) continue;
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < N; ++j) acc[r][j] += piece[r][j];
+      zero(piece);
     }
     for (int r = 0; r < R; ++r)
       for (int j = 0; j < N; ++j) {
@@ -143,7 +154,7 @@ struct Few {
 
   // Keys [0, keys) of `from` for rows [row, row + R): all of them see all.
   template <int R>
-  NOINLINE void rows(int64_t row, const KeysAndValues& from, int64_t keys, Partial& part) const {
+  NOINLINE void rows(int64_t row, const KeysAndValues& from, int64_t key, int64_t keys, Partial& part) const {
     const Real* query = queries + row * p.width;
     Real *weights = scores + row * kTileKeys, *top = part.top + row, *sum = part.sum + row;
     F highest[R], fade[R];
@@ -152,9 +163,9 @@ struct Few {
       F total[R] = {}, piece[R] = {};
       const Real* lines[W];
       for (int i = 0; i < W; ++i) {
-        int64_t key = least(k + i, keys - 1);
-        lines[i] = from.key + key * from.key_step;
-        fetch(from.value + key * from.value_step, row ? 0 : p.value_width);
+        int64_t line = least(k + i, keys - 1);
+        lines[i] = from.key + line * from.key_step;
+        fetch(from.value + line * from.value_step, row ? 0 : p.value_width);
       }
       for (int64_t d = 0; d < p.width; d += W) {
         F x[W];
@@ -174,30 +185,35 @@ struct Few {
         store(weights + r * kTileKeys + k, score);
       }
     }
-    Real added[R] = {};
+    Real added[R] = {}, piece[R] = {};
     for (int r = 0; r < R; ++r) {
       Real before = top[r], *score = weights + r * kTileKeys;
       for (int j = 0; j < W; ++j) top[r] = highest[r][j] > top[r] ? highest[r][j] : top[r];
       fade[r] = faded(all(before), all(top[r]));
-      for (int64_t k = 0; k < keys; k += W) store(score + k, exp2_of((load(score + k) - all(top[r])) * kLog2e));
+      for (int64_t k = 0; k < keys; k += W) store(score + k, exp_of(load(score + k) - all(top[r])));
     }
     for (int64_t k = 0; k < keys; ++k)
-      for (int r = 0; r < R; ++r) added[r] += weights[r * kTileKeys + k];
+      for (int r = 0; r < R; ++r) {
+        piece[r] += weights[r * kTileKeys + k];
+        if (!ends_piece(key + k, kPiece) && k + 1 < keys) continue;
+        added[r] += piece[r];
+        piece[r] = 0;
+      }
     for (int r = 0; r < R; ++r) sum[r] = fma(all(sum[r]), fade[r], all(added[r]))[0];
     constexpr int N = R == 1 ? 8 : 2 * kSums / R;
     const Real* next = from.key + keys * from.key_step;
     Real* to = out + row * p.value_width;
     int64_t v = 0, width = row ? 0 : p.width;
     for (; v + N * W <= p.value_width; v += N * W, width = 0)
-      add_values<R, N>(from, v, keys, weights, fade, to, next, width);
-    for (; v < p.value_width; v += W, width = 0) add_values<R, 1>(from, v, keys, weights, fade, to, next, width);
+      add_values<R, N>(from, v, key, keys, weights, fade, to, next, width);
+    for (; v < p.value_width; v += W, width = 0) add_values<R, 1>(from, v, key, keys, weights, fade, to, next, width);
   }
 
-  void tile(int64_t count, const KeysAndValues& from, int64_t keys, Partial& part) const {
+  void tile(int64_t count, const KeysAndValues& from, int64_t key, int64_t keys, Partial& part) const {
     int64_t row = 0;
-    for (; row + kFew <= count; row += kFew) rows<kFew>(row, from, keys, part);
-    for (; row + 2 <= count; row += 2) rows<2>(row, from, keys, part);
-    if (row < count) rows<1>(row, from, keys, part);
+    for (; row + kFew <= count; row += kFew) rows<kFew>(row, from, key, keys, part);
+    for (; row + 2 <= count; row += 2) rows<2>(row, from, key, keys, part);
+    if (row < count) rows<1>(row, from, key, keys, part);
   }
 };
 
@@ -316,7 +332,7 @@ struct BlockForward {
     KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, careful, key_copy, value_copy, bad);
     if (careful) note_spoiled(p, block, key, keys, bad, allowed, spoiled);
     if (few) {
-      Few{p, few_queries, few_scores, few_out}.tile(block.rows, from, keys, to);
+      Few{p, few_queries, few_scores, few_out}.tile(block.rows, from, key, keys, to);
       return;
     }
     Forward work{p, block, queries, scores, kept};

@@ -78,7 +78,8 @@ constexpr Real kLowest = kDouble ? Real(-1.7976931348623157e308) : Real(-3.40282
 const Real kInfinity = Real(__builtin_inff());
 const Real kNaN = Real(__builtin_nanf(""));
 constexpr Real kLog2e = Real(1.4426950408889634074);
-constexpr Real kUnderflow = kDouble ? Real(-1023) : Real(-127);  // 2 to this power is 0 here
+constexpr Real kRestOfLog2e = kDouble ? Real(2.0355273740931033e-17) : Real(1.9259629911266175e-8);
+constexpr Real kUnderflow = Real(kDouble ? -709.0895657128240 : -88.02969193111305);  // 2^-1023 and 2^-127 are 0 here
 
 // a b + c, rounded once.
 INLINE F fma(F a, F b, F c) {
@@ -140,13 +141,15 @@ INLINE F smaller(F a, F b) {
 // x where it is finite, and NaN for infinities: what is not finite must show (L6).
 INLINE F nan_unless_finite(F x) { return fma(x, F{}, x); }
 
-// 2^x for x <= 0, rounded to 0 below the least normal number; exactly 1 at 0. NaN stays NaN.
-INLINE F exp2_of(F x) {
+INLINE F fraction_of(F x, F n) { return fma(x, all(kRestOfLog2e), fma(x, all(kLog2e), -n)); }
+
+// exp(x) for x <= 0, rounded to 0 below the least normal number; exactly 1 at 0. NaN stays NaN. It is 2^n 2^f, where
+// the product x log2(e) is not rounded before n is taken away: equal scores are off by as much as unequal ones (L8).
+INLINE F exp_of(F x) {
   x = larger(all(kUnderflow), x);
   if constexpr (kDouble) {
     const F magic = all(Real(6755399441055744.0 + 1023.0));  // 1.5 * 2^52: its low bits become the biased exponent
-    F shifted = x + magic;
-    F f = x - (shifted - magic);
+    F shifted = fma(x, all(kLog2e), magic), f = fraction_of(x, shifted - magic);
     constexpr double ln2[] = {1.3691488853904128e-12, 2.5678435993488206e-11,
                               4.4455382718708117e-10, 7.0549116208011234e-09,
                               1.0178086009239699e-07, 1.3215486790144307e-06,
@@ -159,8 +162,7 @@ INLINE F exp2_of(F x) {
     return p * (F)((I)shifted << (kDouble ? 52 : 23));
   } else {
     const F magic = all(Real(12582912.0f + 127.0f));  // 1.5 * 2^23
-    F shifted = x + magic;
-    F f = x - (shifted - magic);
+    F shifted = fma(x, all(kLog2e), magic), f = fraction_of(x, shifted - magic);
     // A tree: longer chains would fill the scheduler of the core.
     F square = f * f;
     F p = fma(f, all(Real(0x1.5bba14p-10f)), all(Real(0x1.3cea88p-7f)));
@@ -186,7 +188,7 @@ INLINE F tanh_of(F x) {
     p = fma(p, z, all(Real(1.33314422036e-1f)));
     p = fma(p, z, all(Real(-3.33332819422e-1f)));
     F small = fma(p * z, x, x);
-    F e = exp2_of(a * all(Real(-2) * kLog2e));  // exp(-2 |x|): no overflow
+    F e = exp_of(a * all(Real(-2)));  // exp(-2 |x|): no overflow
     F large = (all(Real(1)) - e) / (all(Real(1)) + e);
     large = select(x < F{}, -large, large);
     return select(a < all(Real(0.625f)), small, large);  // NaN: the second, and that is NaN

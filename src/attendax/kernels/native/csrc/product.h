@@ -1,7 +1,7 @@
 // Matrix products. One register tile: acc[i][j] += sum over p of a(i, p) * b[p][j], a broadcast, b in N vectors.
 //
-// Every number of a result adds up its products one after the other, p upwards, in one accumulator or in pieces of
-// `kPiece`: so it does not depend on where in a tile it stands, nor on how large the tile is (L15).
+// Every number of a result adds up its products one after the other, p upwards, in one accumulator or in pieces: so it
+// does not depend on where in a tile it stands, nor on how large the tile is (L15).
 #pragma once
 #include "lanes.h"
 
@@ -9,10 +9,15 @@ namespace attendax {
 namespace ATTENDAX_UNIT {
 namespace {
 
-// Products along the width of queries, keys and values are added in pieces of so many, one piece after the other. XLA
-// adds those of few queries in 16 lanes: one chain of 64 would be off by 1.7 times as much, and of equal products,
-// which are all rounded alike, by 4 times, where twice is allowed (L8).
+// Products along the width of queries, keys and values, and the weights of a row, are added in pieces of so many, one
+// piece after the other. XLA adds the products of few queries in 16 lanes: one chain of 64 would be off by 1.7 times as
+// much, and of equal products, which are all rounded alike, by 4 times, where twice is allowed (L8).
 constexpr int64_t kPiece = 8;
+
+// Weighted values are added in pieces of so many: in pieces of 8 a forward would take 4 % longer. Pieces of keys end
+// where the number of a key says so, wherever a row begins to see (L15).
+constexpr int64_t kValuePiece = 16;
+INLINE bool ends_piece(int64_t key, int64_t piece) { return (key + 1) % piece == 0; }
 
 template <int M, int N>
 INLINE void zero(F (&acc)[M][N]) {
@@ -20,10 +25,11 @@ INLINE void zero(F (&acc)[M][N]) {
     for (int j = 0; j < N; ++j) acc[i][j] = F{};
 }
 
-// `Along` says whether a(i, p) is a[i * lda + p] (p runs along rows) or a[p * lda + i]; `Pieces` whether the products
-// are added in pieces.
-template <int M, int N, bool Along, bool Pieces, class Finish>
-INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb, int64_t depth, const Finish& finish) {
+// `Along` says whether a(i, p) is a[i * lda + p] (p runs along rows) or a[p * lda + i]. Where `Piece` is not 0 the
+// products are added in pieces that end where first + p is a multiple of it.
+template <int M, int N, bool Along, int64_t Piece, class Finish>
+INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb, int64_t depth, const Finish& finish,
+                          int64_t first = 0) {
   F acc[M][N];
   int64_t p = 0;
   auto step = [&]() __attribute__((always_inline)) {
@@ -43,11 +49,11 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
     }
     if (p < end) step();
   };
-  if constexpr (Pieces) {
+  if constexpr (Piece > 0) {
     F sum[M][N];
     zero(sum);
-    while (p < depth) {
-      add_until(least(depth, p + kPiece));
+    for (int64_t end = Piece - first % Piece; p < depth; end += Piece) {
+      add_until(least(depth, end));
       for (int i = 0; i < M; ++i)
         for (int j = 0; j < N; ++j) sum[i][j] += acc[i][j];
     }
@@ -71,22 +77,26 @@ INLINE void in_tiles(int64_t rows, const Body& body) {
 }
 
 // c (rows x N vectors) = c * factor + a b, a factor for each lane; without one, c + a b. What is there is added to the
-// sum of a tile, not the tile to it number by number: two short sums round less than one long one (L8).
+// sum of a tile, not the tile to it number by number: two short sums round less than one long one (L8). With a factor
+// the products are of weights and values, from the key `first` on.
 template <int N, bool Along, bool Scaled>
 INLINE void add_product(int64_t rows, int64_t depth, const Real* a, int64_t lda, const Real* b, int64_t ldb, Real* c,
-                        int64_t ldc, const F* factor) {
+                        int64_t ldc, const F* factor, int64_t first = 0) {
   in_tiles(rows, [&]<int M>(Rows<M>, int64_t row) NOINLINE {
     Real* to = c + row * ldc;
-    register_tile<M, N, Along, false>(a + row * (Along ? lda : 1), lda, b, ldb, depth, [&](F(&acc)[M][N]) {
-      for (int i = 0; i < M; ++i)
-        for (int j = 0; j < N; ++j) {
-          Real* at = to + i * ldc + j * W;
-          if constexpr (Scaled)
-            store(at, fma(load(at), factor[j], acc[i][j]));
-          else
-            store(at, load(at) + acc[i][j]);
-        }
-    });
+    register_tile<M, N, Along, Scaled ? kValuePiece : 0>(
+        a + row * (Along ? lda : 1), lda, b, ldb, depth,
+        [&](F(&acc)[M][N]) {
+          for (int i = 0; i < M; ++i)
+            for (int j = 0; j < N; ++j) {
+              Real* at = to + i * ldc + j * W;
+              if constexpr (Scaled)
+                store(at, fma(load(at), factor[j], acc[i][j]));
+              else
+                store(at, load(at) + acc[i][j]);
+            }
+        },
+        first);
   });
 }
 

@@ -28,7 +28,7 @@ struct Panel {
       last[j] = load_ints(block.last + row + j * W);
     }
     in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-      register_tile<M, N, true, true>(keys_at + r * step, step, queries + row, kLd, p.width, [&](F(&acc)[M][N]) {
+      register_tile<M, N, true, kPiece>(keys_at + r * step, step, queries + row, kLd, p.width, [&](F(&acc)[M][N]) {
         for (int i = 0; i < M; ++i)
           for (int j = 0; j < N; ++j) {
             F x = nan_unless_finite(acc[i][j]);
