@@ -192,6 +192,15 @@ class TestCheck:
         assert all("causal" in name for name in judged)
         assert report.ok
 
+    def test_with_lengths_the_last_query_is_beside_the_last_key(self):
+        """As the operator has it: from there a causal model counts, so that ``key lengths, causal`` is not offered."""
+        model("lengths.onnx", mask="bool", lengths=True, is_causal=1)
+        report = check("onnx:lengths.onnx", only=["causal"], level="forward", seed=1, budget=0)
+        ends = {outcome.case.name: outcome.verdict.value for outcome in report.cases}
+        assert set(ends.values()) <= {"ok", "not offered"}
+        assert ends["causal, fewer queries"] == ends["causal, one query"] == "ok"
+        assert ends["key lengths, causal"] == "not offered"
+
     def test_heads_in_the_last_axis_and_sizes_that_are_fixed(self):
         model("packed.onnx", rank=3, q_num_heads=3, kv_num_heads=3)
         model("fixed.onnx", queries=5)
@@ -239,7 +248,9 @@ def verdicts(path, only):
     return Counter(outcome.verdict.value for outcome in report.cases if outcome.case.name in only)
 
 
-def model(file, mask="", rank=4, names=("Q", "K", "V", "attn_mask"), queries="T", other=False, **attributes):
+def model(
+    file, mask="", rank=4, names=("Q", "K", "V", "attn_mask"), queries="T", other=False, lengths=False, **attributes
+):
     """A model of one standard node, with dynamic axes."""
     import onnx
     from onnx import TensorProto, helper
@@ -249,14 +260,19 @@ def model(file, mask="", rank=4, names=("Q", "K", "V", "attn_mask"), queries="T"
     if mask:
         kind = TensorProto.BOOL if mask == "bool" else TensorProto.FLOAT
         given.append(helper.make_tensor_value_info(names[3], kind, ["b", "n", "t", "s"]))
-    nodes = [helper.make_node("Attention", [x.name for x in given], ["Y"], **attributes)]
+    of_node = [x.name for x in given]
+    if lengths:
+        given.append(helper.make_tensor_value_info("nonpad_kv_seqlen", TensorProto.INT64, ["B"]))
+        of_node += [""] * (6 - len(of_node)) + ["nonpad_kv_seqlen"]
+    nodes = [helper.make_node("Attention", of_node, ["Y"], **attributes)]
     results = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * rank)]
     if other:
         given.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, ["n"]))
         nodes.append(helper.make_node("Identity", ["more"], ["unused"]))
         results.append(helper.make_tensor_value_info("unused", TensorProto.FLOAT, ["n"]))
     made = helper.make_graph(nodes, "g", given, results)
-    onnx.save(helper.make_model(made, ir_version=11, opset_imports=[helper.make_opsetid("", 23)]), file)
+    opset = 25 if lengths else 23
+    onnx.save(helper.make_model(made, ir_version=11, opset_imports=[helper.make_opsetid("", opset)]), file)
 
 
 def graph(file, axis=3, scale=0.5, inverted=False):

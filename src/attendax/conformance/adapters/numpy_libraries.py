@@ -17,7 +17,7 @@ def onnx_attention(
         raise NotImplementedError("the last axis of attn_mask may be shorter: beyond it nothing is seen")
     if softcap == 0 or (window and -1 in window):
         raise NotImplementedError("a cap of 0 and a bound of -1 mean none")
-    if key_lengths is not None and is_causal:
+    if key_lengths is not None and (is_causal or window):
         raise NotImplementedError("with nonpad_kv_seqlen the last query is beside the last key")
     lengths = [] if key_lengths is None else [("nonpad_kv_seqlen", key_lengths.astype("int64"))]
     given = dict([("Q", query), ("K", key), ("V", value), *[("attn_mask", x) for x in masks], *lengths])

@@ -222,13 +222,14 @@ class OnnxModel:
         B, N, T, S = (told["sizes"][axis] for axis in "BNTS")
         wanted = np.ones((1, 1, T, S), bool) if told["allowed"] is None else told["allowed"]
         i, j, given, found = np.arange(T)[:, None], np.arange(S), self.attributes, {}
-        left, right = given["left_window_size"], given["right_window_size"]
-        inside = (j >= i - left if left >= 0 else True) & (j <= i + right if right >= 0 else np.ones((T, S), bool))
-        inside = inside & (j <= i) if given["is_causal"] else inside
+        inside = np.ones((1, 1, T, S), bool)
         if "key_lengths" in self.roles:
             lengths = np.asarray(told["options"].get("key_lengths", np.full(B, S)), np.int64)
-            inside = inside & (np.arange(S) < lengths[:, None, None, None])
             found[self.roles["key_lengths"]] = lengths
+            inside = inside & (j < lengths[:, None, None, None])
+            i = i + (lengths - T)[:, None, None, None]  # the last query is beside the last key, as ONNX defines it
+        left, right = given["left_window_size"], 0 if given["is_causal"] else given["right_window_size"]
+        inside = inside & (j >= i - left if left >= 0 else True) & (j <= i + right if right >= 0 else True)
         if (wanted & ~inside).any():
             raise NotImplementedError("the model hides more: is_causal or a window is among its attributes")
         bias = told["arrays"].get("bias")
