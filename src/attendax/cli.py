@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
         The exit status: 0 well, 1 the check failed, 2 refused (said why on standard error).
     """
     argv = sys.argv[1:] if argv is None else argv
-    args = _parsed(argv)
+    try:
+        args = _parsed(argv)
+    except BrokenPipeError:  # of --version and --help
+        return _reader_gone()
     args.argv, args.called = argv, time.monotonic() if called is None else called
     try:
         if sys.stdout is None:
@@ -52,9 +55,8 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
         said = one_line(str(refusal)).removeprefix(f"{args.command}: ")
         print(f"attendax {args.command}: {said}", file=sys.stderr)
         return REFUSED
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter flushes again and complains
-        return PIPE_CLOSED
+    except BrokenPipeError:
+        return _reader_gone()
     except OSError as error:  # a full disk behind standard output; files that are read have their own errors
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"attendax {args.command}: cannot write the output: {error.strerror}", file=sys.stderr)
@@ -64,6 +66,12 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
     except KeyboardInterrupt:
         return exits.STATUS
     return status
+
+
+def _reader_gone() -> int:
+    """The status where the reader, such as head, has seen enough; else the interpreter flushes again and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
 
 
 def _from_here() -> None:

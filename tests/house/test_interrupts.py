@@ -198,3 +198,12 @@ class TestImport:
         code = "import attendax; names = dir(attendax); from attendax import *; assert attention is attendax.attention"
         code += "; assert set(attendax.__all__) <= {*names} & {*globals()}"
         subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_reader_that_leaves_early_gets_no_words():
+    """``attendax --version | head -1``: it prints while it reads its arguments."""
+    command = [sys.executable, "-u", "-m", "attendax", "--version"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert (process.returncode, errors) == (exits.PIPE_CLOSED, b"")
