@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
+        if args.command in ("check", "diff"):
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of its processes: on small arrays threads only wait
         if args.command == "diff":
             _from_here()
         own = {"check", "diff", "bench", *LEARNING, *FOLDERS}

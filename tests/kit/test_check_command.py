@@ -24,6 +24,13 @@ def right(query, key, value, *, scale=None):
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
+def on_one_thread(query, key, value, *, scale=None):
+    import os
+
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    return right(query, key, value, scale=scale)
+
+
 def wrong(query, key, value, *, mask=None, is_causal=False):
     """Ten lines with two mistakes."""
     scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
@@ -86,6 +93,10 @@ class TestStatus:
         assert status == 0
         assert "Nothing is wrong in 3 cases: 3 ok." in out
         assert err == ""  # progress is for terminals
+
+    def test_the_threads_of_products_do_not_wait_for_each_other(self, run, monkeypatch):
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        assert run("mine:on_one_thread", *FAST, "--only", "scale given", "--quiet")[0] == 0
 
     def test_wrong_is_1(self, run):
         status, out, _ = run("mine:wrong", *FAST, "--only", "causal", "--quiet")
