@@ -27,6 +27,8 @@ AGAIN = "test_native_rows.py::test_the_same_bits_run_after_run"
 EQUAL = "test_native.py::test_l8_equal_values_leave_no_gradient_of_scores"
 FEW = "test_native.py::test_l8_few_queries_are_as_near_as_in_the_dense_formula[64-equal columns]"
 TANGENTS = "test_native_directions.py::test_tangents_are_those_of_tiles"
+BEYOND = "test_native_directions.py::test_l7_a_query_that_the_scale_leads_beyond_the_range_stays_in_its_row"
+NEAR = "test_native_directions.py::test_l8_tangents_are_as_near_as_in_the_dense_formula"
 SPOILED = "test_native_directions.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
 TWO = "test_native.py::test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula"
 WIDE = "test_native_rows.py::test_a_row_of_a_wide_window_does_not_depend_on_other_rows"
@@ -370,6 +372,12 @@ DIRECTIONS = in_file(
      (f"{SPOILED}[two blocks-causal]",)),
     ("a row that sees nothing is NaN", "lse_moved[row] += x;", "lse_moved[row] = kNaN;",
      (f"{SPOILED}[a folded group-padding]",)),
+    ("a scaled query beyond the range", "!finite_row(query, query_step) || !finite_row(moved", "!finite_row(moved",
+     (f"{BEYOND}[read-given]", f"{BEYOND}[unread-given]")),
+    ("sums of a row in one chain", "if (!ends_piece(key, kPiece)) return;", "if (key >= 0) return;",
+     (f"{NEAR}[equal keys]",)),
+    ("weighted tangents in one chain", "add_product<N, false, true>(width, keys, p.dquery ? key_moved",
+     "add_product<N, false, false>(width, keys, p.dquery ? key_moved", (f"{NEAR}[equal tangents]",)),
     ("rows on which nothing depends are read", "read[r] = any_not_zero(dout, dout_step) || !(dlse[r] == 0);",
      "read[r] = 1;", (f"{SPOILED}[two blocks-none]",)),
 ) + in_file(

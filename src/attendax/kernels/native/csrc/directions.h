@@ -30,6 +30,18 @@ void take_rows(const Problem& p, const View& v, int64_t batch, int64_t head, int
     for (int64_t r = 0; r < rows; ++r) widen_row(v.data, v.type, at + r * v.row, 1, to + r * step, width);
 }
 
+// A sum over the keys of each row, in pieces.
+struct Sum {
+  F whole{}, piece{};
+  INLINE void add(int64_t key, F x) {
+    piece += x;
+    if (!ends_piece(key, kPiece)) return;
+    whole += piece;
+    piece = F{};
+  }
+  INLINE F total() const { return whole + piece; }
+};
+
 struct Directions {
   const Problem& p;
   int64_t batch, group, D = p.width, V = p.value_width, keys = p.keys;
@@ -103,6 +115,8 @@ struct Directions {
       int64_t head = block.head[r], t = block.query[r];
       take_rows(p, p.query, batch, head, t, 1, D, query, query_step);
       take_rows(p, p.query_moved, batch, head, t, 1, D, moved, query_step);
+      scale_row(query, D, Real(p.scale));  // may lead beyond the range, and 0 times that is NaN
+      scale_row(moved, D, Real(p.scale));
       spoiled[r] = !finite_row(query, query_step) || !finite_row(moved, query_step);
       if (p.dquery) {
         widen_row(p.dout.data, p.dout.type, offset_of(p, p.dout, batch, head, t), 1, dout, V);
@@ -118,8 +132,6 @@ struct Directions {
         memset(query, 0, D * sizeof(Real));
         memset(moved, 0, D * sizeof(Real));
       }
-      scale_row(query, D, Real(p.scale));
-      scale_row(moved, D, Real(p.scale));
     }
     pack_transposed(of_query, block.padded, D, Real(1), queries);
     pack_transposed(of_moved, block.padded, D, Real(1), queries_moved);
@@ -143,21 +155,19 @@ struct Directions {
   // Weights and their tangents before dropout, and lse', of one vector of rows; its scores and their tangents are
   // there.
   INLINE void weigh(int64_t row, F top) {
-    F sum{}, piece{}, mean{};
+    Sum of_weights, of_tangents;
     for (int64_t k = 0; k < keys; ++k) {
       F x = exp_of(load(scores + k * kLd + row) - top);
-      piece += x;
+      of_weights.add(k, x);
       store(weights + k * kLd + row, x);
-      if (!ends_piece(k, kPiece) && k + 1 < keys) continue;
-      sum += piece;
-      piece = F{};
     }
-    F inverse = all(Real(1)) / select(sum == F{}, all(Real(1)), sum);
+    F sum = of_weights.total(), inverse = all(Real(1)) / select(sum == F{}, all(Real(1)), sum);
     for (int64_t k = 0; k < keys; ++k) {
       F x = load(weights + k * kLd + row) * inverse;
-      mean += select(x == F{}, F{}, x * load(weights_moved + k * kLd + row));
+      of_tangents.add(k, select(x == F{}, F{}, x * load(weights_moved + k * kLd + row)));
       store(weights + k * kLd + row, x);
     }
+    F mean = of_tangents.total();
     for (int64_t k = 0; k < keys; ++k) {
       F x = load(weights + k * kLd + row);
       Real* at = weights_moved + k * kLd + row;
@@ -169,7 +179,7 @@ struct Directions {
 
   // ds and ds' of one vector of rows, in place of dp and dp'.
   INLINE void pull(int64_t row) {
-    F delta = -load(dlse + row), delta_moved{};
+    Sum of_weights, of_tangents;
     for (int64_t k = 0; k < keys; ++k) {
       int64_t at = k * kLd + row;
       F x = load(weights + at), moved = load(weights_moved + at), dp = load(ds + at), dp_moved = load(ds_moved + at);
@@ -178,9 +188,10 @@ struct Directions {
         store(ds + at, dp = dp * factor);
         store(ds_moved + at, dp_moved = dp_moved * factor);
       }
-      delta += select(x == F{}, F{}, x * dp);
-      delta_moved += select(x == F{}, F{}, moved * dp + x * dp_moved);
+      of_weights.add(k, select(x == F{}, F{}, x * dp));
+      of_tangents.add(k, select(x == F{}, F{}, moved * dp + x * dp_moved));
     }
+    F delta = of_weights.total() - load(dlse + row), delta_moved = of_tangents.total();
     for (int64_t k = 0; k < keys; ++k) {
       int64_t at = k * kLd + row;
       F x = load(weights + at), far = load(ds + at) - delta;
@@ -231,10 +242,11 @@ struct Directions {
     int64_t width = p.dquery ? D : V;
     for (int64_t d = 0; d < width; ++d)
       for (int j = 0; j < N; ++j) store(of_rows + d * kLd + row + j * W, F{});
-    add_product<N, false, false>(width, keys, p.dquery ? key : value, width, one + row, kLd, of_rows + row, kLd,
-                                 nullptr);
-    add_product<N, false, false>(width, keys, p.dquery ? key_moved : value_moved, width, other + row, kLd,
-                                 of_rows + row, kLd, nullptr);
+    F same[N];
+    for (int j = 0; j < N; ++j) same[j] = all(Real(1));
+    add_product<N, false, true>(width, keys, p.dquery ? key : value, width, one + row, kLd, of_rows + row, kLd, same);
+    add_product<N, false, true>(width, keys, p.dquery ? key_moved : value_moved, width, other + row, kLd, of_rows + row,
+                                kLd, same);
   }
 
   void block(const Block& block) {
