@@ -166,7 +166,7 @@ def compare(case: Case, arrays: Any, moves: Any, got: Any) -> tuple[list[Finding
     for name, x in got.items():
         eps = float(own.eps if name == "lse" else stored.eps)
         size = largest[name] or max(largest.values())  # what is 0 in truth is measured against all the rest
-        unit = units[name] + (eps + equal) * size + least
+        unit = units[name] + (eps + equal) * size + least * max(1, case.T, case.S)  # each term may be flushed to 0
         finding, error = compare_array(name, x, wanted[name], unit)
         if name in by_plain and not finding:
             finding = compare_with_plain(name, error * unit, by_plain[name], wanted[name], unit, factor)
