@@ -191,9 +191,10 @@ def test_a_layer_is_taken_as_it_is():
 
 def layers():
     """Of each library that is installed: a layer, what is said of it, and a name."""
-    return [pytest.param(name, marks=[] if importlib.util.find_spec(package) else pytest.mark.skip("not installed"))
-            for name, package in {"torch": "torch", "nnx": "flax", "linen": "flax", "keras": "keras",
-                                  "equinox": "equinox"}.items()]  # fmt: skip
+    packages = {"torch": "torch", "nnx": "flax", "linen": "flax", "keras": "keras", "equinox": "equinox"}
+    absent = {package: pytest.mark.skip(f"{package} is not installed")
+              for package in packages.values() if not importlib.util.find_spec(package)}  # fmt: skip
+    return [pytest.param(name, marks=absent.get(package, [])) for name, package in packages.items()]
 
 
 def layer_of(name, rate=0.25):
