@@ -30,23 +30,11 @@ def check(
 ) -> Report:  # fmt: skip
     """Judge an attention function, law by law, gradients included.
 
-    ``fn(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
-    key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False, offset=0, sinks=None)`` takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and gives
-    (..., N, T, V), with ``return_lse`` also (..., N, T). A keyword is passed only where a case needs it. One
-    that the signature lacks, or that raises ``NotImplementedError`` with words, is not offered. A mask is boolean,
-    True = may look; ``is_causal`` begins at key 0; ``offset`` (B,) is where the queries begin among the keys, for
-    ``is_causal``: a cache; ``window`` is (left, right), None = no bound; lengths are (B,), segment ids (B, T) and
-    (B, S); ``sinks`` (N,) are the scores of one more key of value 0 for each query head, which no mask, bias, scale or
-    softcap changes; ``dropout_rng`` is a JAX key, or an integer where the arrays are not JAX's.
-
     Args:
-        fn: the function; or its path "module:function"; or that of a program or a C library, "exec:./prog {case}" or
-            "lib:FILE"; or an ``Implementation``.
-        name: for the report; the function's own unless given.
+        fn: the function, as the docstring of ``attendax.conformance`` has it; or its path "module:function"; or that of
+            a program or a C library, "exec:./prog {case}" or "lib:FILE"; or an ``Implementation``.
         adapter: the name of one that ships, an ``Adapter``, or a function ``call(fn, query, key, value, **options)``; a
             path has its own where one ships.
-        arrays: "jax", "torch" or "numpy"; found by trying unless given, frameworks that are not imported yet last.
         backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
             value, bias and sinks in this order, of those given; NumPy has no others, JAX and torch take them in
             place of their own.
@@ -54,26 +42,18 @@ def check(
         level: "forward", "gradient" (and forward) or "everything"; "backward" is the gradients alone.
         profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
             masks, extremes and empty sets; "law" is every case, and precision as L8 has it.
-        dtype: of the cases that do not choose their own.
-        seed: of the numbers; drawn unless given, so that no function can know it.
-        sizes: of some axes, such as ``dict(B=2, N=8, T=1024, S=1024, D=64)``: every case that makes sense there.
-        precision: of float32 products, "highest", "tf32" or "bf16": the dense formula's error at it is allowed.
         budget: seconds of the run on the clock; unless given 30 CPU seconds of both processes, 60 of JAX, and twice as
             many on the clock, all of it twice where the profile is not "numbers". Cases without time are told. With 0
             there is no limit, and no case is of sizes as people run them.
-        thorough: no limit; then ``budget`` is seconds of the judge for sizes as people run them, 60 unless given.
-        known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
-        require: kinds of cases, such as "masks", "gradients", "bfloat16" or "lse", of which some must be judged.
         claims: "row-invariance", asked beside all else: the bits of a row do not change with the batch, its
             neighbours, more tokens behind it, or the other queries of the call.
         progress: is told index, number and case before each.
-        timeout: seconds that the function may take for a case, in a process of its own; 60 unless given.
-        total_timeout: seconds for all cases; what is left then is not judged.
-        repeat: how often each case is judged, every second time with other numbers; 3, where that is cheap, by default.
         in_process: call the function in this process, for a debugger. Else it is called in another, which knows
             neither what is right nor the seed; but a function that no other process can import is called in this one.
+        name, arrays, dtype, seed, sizes, precision, thorough, known_failures, require, timeout, total_timeout,
+            repeat: as ``attendax check --help`` has them; ``sizes`` is a mapping, ``name`` the report's.
         **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,
-            ``names``, ``mask_true``, ``lse_base``, as ``attendax check --help`` has them.
+            ``names`` (``--rename``, a mapping), ``mask_true``, ``lse_base``, as that help has them.
 
     Returns:
         ``Report``.
@@ -84,27 +64,30 @@ def check(
 
     Example:
         >>> from attendax import spec
-        >>> def mine(query, key, value, *, scale=None):
-        ...     scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-        ...     return spec.softmax(scores) @ value
-        >>> check(mine, arrays="numpy", only=["scale given"], level="forward").ok
+        >>> check(spec.attention, arrays="numpy", only=["scale given"], level="forward").ok
         True
     """
     how = How(
-        seed=drawn(seed), dtype=dtype, profile=profile, sizes=dict(sizes or {}), precision=precision,
-        require=tuple(require), timeout=timeout, total_timeout=total_timeout, repeat=repeat, budget=budget,
-        claims=tuple(claims), thorough=thorough,
+        drawn(seed), dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout, repeat,
+        budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
+    settings |= {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, "in_process": in_process}
+    return _run(fn, how, only, level, known_failures, Telling(progress), settings)
+
+
+def _run(
+    fn: Any, how: How, only: Iterable[str] | None, level: str, known_failures: str | None, tell: Telling,
+    settings: Mapping[str, Any],
+) -> Report:  # fmt: skip
     clock = Clock(how)
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
-    listed = KnownFailures.read(known_failures)
-    given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
-    implementation = implement(fn, how=how._replace(until=clock.until), in_process=in_process, **given)
+    known = KnownFailures.read(known_failures)
+    made = implement(fn, how=how._replace(until=clock.until), **settings)
     try:
-        return Run(implementation, how, clock, listed, Telling(progress)).report(only, level)
+        return Run(made, how, clock, known, tell).report(only, level)
     finally:
         if not isinstance(fn, Implementation):
-            end(implementation)
+            end(made)
 
 
 def assert_conforms(
