@@ -56,7 +56,7 @@ def assert_gradients(
     with jax.enable_x64(True):
         rng = np.random.default_rng(seed)
         problem = _Problem(fn, arrays, rng, in_jax=backward is None)
-        found, push = _gradients(problem, backward), _linear(problem)
+        found = _gradients(problem, backward)
         wrong, moved = [], False
         for _ in range(directions):
             for k, (name, x) in enumerate(zip(problem.names, problem.moving, strict=True)):
@@ -64,9 +64,7 @@ def assert_gradients(
                 value, allowed = _slope(problem, k, direction, step)
                 moved |= abs(value) > allowed
                 numbers = {how: float(np.sum(grads[k] * direction)) for how, grads in found.items()}
-                if push:
-                    moves = [direction if j == k else np.zeros_like(other) for j, other in enumerate(problem.moving)]
-                    numbers["by jvp"] = problem.weighed(push(*moves))
+                numbers |= _pushed(problem, k, direction)
                 off = {how: got for how, got in numbers.items() if not abs(got - value) <= allowed}  # NaN is off
                 wrong += [_told(f"{name} {how}", got, value, allowed) for how, got in off.items()]
     if wrong:
@@ -193,22 +191,21 @@ def _by_hand(problem: _Problem, grads: Any) -> list[Any]:
     return [found[k] for k in problem.places]
 
 
-def _linear(problem: _Problem) -> Callable[..., Any] | None:
-    """Its jvp at the arrays; None where it is not of JAX, or has a vjp of its own and no jvp."""
+def _pushed(problem: _Problem, k: int, direction: np.ndarray) -> dict[str, float]:
+    """The slope by its jvp; nothing where it is not of JAX, or has a vjp of its own and no jvp."""
     import jax
 
     from .frameworks.in_jax import is_lack
 
     if not problem.is_of_jax:
-        return None
+        return {}
+    moves = [direction if j == k else np.zeros_like(x) for j, x in enumerate(problem.moving)]
     try:
-        push = jax.linearize(problem.at, *problem.moving)[1]
-        push(*map(np.zeros_like, problem.moving))  # without a jvp, this fails at the latest
+        return {"by jvp": problem.weighed(jax.jvp(problem.at, tuple(problem.moving), tuple(moves))[1])}
     except TypeError as error:
         if is_lack(error):
-            return None
+            return {}
         raise
-    return push
 
 
 def _is_floating(x: Any) -> bool:

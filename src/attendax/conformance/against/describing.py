@@ -52,7 +52,7 @@ class Describing:
         free, left = [x for x in self.fn.names if x not in (*self.fn.required, *HEADS, *UNREAD)], []
         for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
             kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
-            found = (run(form, name, ours) for run in (self._read, self._ignored) for ours in kinds)
+            found = (self._read(form, name, ours, ignored) for ignored in (False, True) for ours in kinds)
             offered = next(filter(None, found), None)
             form = offered or form
             left += [] if offered else [name]
@@ -159,15 +159,16 @@ class Describing:
         probe = Probe(arrays(self.sizes, groups=2), {})
         return self._settled([wide.but(heads=x) for x in TABLE["heads"]], [probe]) or form
 
-    def _read(self, form: Form, name: str, ours: str) -> Form | None:
-        """The form in which a keyword is one of the options that are known."""
+    def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:
+        """The form in which a keyword is one of the options that are known, or is ignored as such."""
         row = OPTIONS[ours]
         hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
+        hows = [{AXIS[ours]: IGNORED}] * (IGNORED in TABLE[AXIS[ours]]) if ignored else hows
         for kinds, probes in self._asked(form, ours):
             offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
             if found := self._settled((x.but(**how) for how in hows for x in offered), probes):
-                return self._refined(found, ours)
-            if ours == "bias" and (factor := self._factor(offered[0])):
+                return found if ignored else self._refined(found, ours)
+            if ours == "bias" and not ignored and (factor := self._factor(offered[0])):
                 return self._settled([offered[0].but(order=x, bias=factor) for x in TABLE["order"]], probes)
         return None
 
@@ -201,17 +202,6 @@ class Describing:
             mask = options.drawn("mask", option.form, self.sizes, each_head=True)
             return self._settled([form, form.but(mask="first head")], [self._probe({"mask": mask})]) or form
         return form
-
-    def _ignored(self, form: Form, name: str, ours: str) -> Form | None:
-        """The form of a function that takes a keyword, and gives what it gives without."""
-        more = options.beside(ours, form.options)
-        if IGNORED not in TABLE[AXIS[ours]] or (ours == "offset" and not more):
-            return None
-        kinds = tuple(OPTIONS[ours].kinds) if ours == "window" else (options.first_kind(ours),)
-        offered = [form.offering(ours, Option(name, kind)).but(**{AXIS[ours]: IGNORED}) for kind in kinds]
-        some = [options.drawn(ours, kinds[0], self.sizes)]
-        values = some if isinstance(some[0], np.ndarray) else OPTIONS[ours].values
-        return self._settled(offered, [self._probe({ours: x} | more) for x in values])
 
     def _factor(self, form: Form) -> str:
         query, key, value = (0 * x for x in arrays(self.sizes))

@@ -74,7 +74,7 @@ class Row(NamedTuple):
     """An option."""
 
     names: tuple[str, ...]  # of keywords, in attendax and elsewhere
-    # the conventions that are found with it, and the values that are tried; the first says if it is ignored
+    # the conventions that are found with it, and the values that are tried
     axes: Mapping[str, tuple[str, ...]]
     values: tuple[Any, ...]  # of small inputs; by the first an example is shown, by the last two conventions are found
     # how a value is given: for each a line of Python to it, and one back
