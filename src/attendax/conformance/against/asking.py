@@ -54,19 +54,13 @@ def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0) -> tuple[np.n
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A function of arrays of NumPy, and all that is found out about it.
-
-    Attributes:
-        known: whether its plain call is that of its form.
-        unknown: in words what is not known, by names of keywords.
-        sizes: of its plain call.
-    """
+    """A function of arrays of NumPy, and all that is found out about it."""
 
     fn: Any  # a ``Function``, or a call of an adapter around one
     form: Form
-    known: bool = True
-    unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    sizes: tuple[int, ...] = GENERAL
+    known: bool = True  # whether its plain call is that of its form
+    unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)  # why, by names of keywords
+    sizes: tuple[int, ...] = GENERAL  # of its plain call
 
     def by(self, form: Form) -> "Subject":
         """The function by another form."""

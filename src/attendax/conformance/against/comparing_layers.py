@@ -35,7 +35,8 @@ def differences(a: Layer, b: Layer) -> Iterator[Difference]:
     """Each convention by which two layers differ, with the smallest input that shows it."""
     for name, axis in AXES.items():
         told = _told(a.how, name), _told(b.how, name)
-        differ = axis.words and told[0] != told[1] and all(_has(name, x) for x in (a, b))
+        has = (not axis.needs or any(k.startswith(axis.needs) for k in x.parts) for x in (a, b))
+        differ = axis.words and told[0] != told[1] and all(has)
         if differ and (shown := _shown(a, b, name)):  # without it no input tells the two apart
             yield Difference(axis.words, *told, shown)
     alone = [sorted(x.reads - y.reads) for x, y in ((a, b), (b, a))]
@@ -48,14 +49,6 @@ def _told(how: Mapping[str, Any], name: str) -> str:
     if name == "scaling" and value:
         return f"{value} by {how['factor']:g}" + f", trained on {how['trained']}" * (value == "YaRN")
     return SAID.get(name, {}).get(value, f"{value:g}" if isinstance(value, float) else str(value)) or "none"
-
-
-def _has(name: str, x: Layer) -> bool:
-    """Tell whether the layer has what a convention is of."""
-    if name in ("part", "frequencies", "base", "scaling"):
-        return bool(x.how["rotary"])
-    needs = AXES[name].needs
-    return not needs or any(k.startswith(needs) for k in x.reads)
 
 
 def _shown(a: Layer, b: Layer, name: str) -> str:

@@ -58,6 +58,11 @@ class Layer:
     how: Mapping[str, Any] = dataclasses.field(default_factory=lambda: LAW)  # of each convention its own
     known: bool = False  # whether the reference gives what it gives
 
+    @property
+    def parts(self) -> frozenset[str]:
+        """The weights that it reads, and rotary, if it has that."""
+        return self.reads | ({"rotary"} if self.how["rotary"] else set())
+
     def but(self, how: Mapping[str, Any]) -> "Layer":
         """The layer with other conventions."""
         return dataclasses.replace(self, how={**self.how, **how})

@@ -22,18 +22,12 @@ def steps(form: Form, other: Form) -> str:
 
 
 class Keywords:
-    """Arguments that B has to be given, from those that A is given.
-
-    Attributes:
-        words: keywords that are always given; lines may put others into a dict ``options``.
-        loops: axes that are looped over.
-        canonical: whether the lines have the arrays as (B, N, T, D).
-    """
+    """Arguments that B has to be given, from those that A is given."""
 
     def __init__(self, a: Form, b: Form) -> None:
         self.whole, self.a, self.b = a, a.heard(), b.heard()
         a, b = self.a, self.b
-        self.words = {name: repr(x) for name, x in b.given.items()}
+        self.words = {name: repr(x) for name, x in b.given.items()}  # always given; others are put into ``options``
         self.lse = a.options.get("return_lse") if "return_lse" in b.options else None
         self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
         self.told = self._told()
@@ -42,6 +36,7 @@ class Keywords:
         self.empties = a.how["empty"] != scores and bool(MASKED & set(a.options))
         same = (a.layout, a.outcome, a.order) == (b.layout, b.outcome, b.order) and not (a.pack or b.pack)
         plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes
+        # whether the lines have the arrays as (B, N, T, D), and the axes that are looped over
         self.canonical = not plain or self.empties or self.own_scores or self.repeats
         self.loops = [x for x in "BN" if x not in b.layout and self.canonical]
         self.words |= {b.heads: "N"} if b.heads else {}

@@ -49,7 +49,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 class Axis(NamedTuple):
-    """A convention: the values that are tried, the first by the law; in words; and weights without which it is none."""
+    """A convention: the values that are tried, the first by the law; in words; and parts without which it is none."""
 
     values: tuple[Any, ...]
     words: str = ""
@@ -70,10 +70,10 @@ AXES = {
     "split": Axis(tuple(SPLITS), "heads of a projection", ("query_kernel",)),
     "kernels": Axis(("(in, out)", TURNED), "kernels"),
     "rotary": Axis(("", "halves", "neighbours", "halves of the whole"), "rotary"),  # what is turned together
-    "part": Axis((1.0, 0.5, 0.25), "how much of a head rotary turns"),
-    "frequencies": Axis(("of the part", "of the whole"), "frequencies of rotary"),
-    "base": Axis((1e4, 5e5, 1e6), "base of rotary"),
-    "scaling": Axis(("", "linear", "NTK", "YaRN"), "scaling of rotary"),  # each with a factor, YaRN with a length
+    "part": Axis((1.0, 0.5, 0.25), "how much of a head rotary turns", ("rotary",)),
+    "frequencies": Axis(("of the part", "of the whole"), "frequencies of rotary", ("rotary",)),
+    "base": Axis((1e4, 5e5, 1e6), "base of rotary", ("rotary",)),
+    "scaling": Axis(("", "linear", "NTK", "YaRN"), "scaling of rotary", ("rotary",)),  # by a factor
     "factor": Axis((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)),
     "trained": Axis((0, 2048, 4096, 8192, 32768)),
     "positions": Axis(POSITIONS, "positions"),

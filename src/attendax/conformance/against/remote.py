@@ -94,18 +94,16 @@ class Here:
 
 
 class Function:
-    """One of the two: in a process of its own where that can import it.
-
-    Attributes:
-        path: by which it is told.
-        names, required, defaults: of its parameters: all, those that must be given, and what the others are else.
-    """
+    """One of the two, in a process of its own where that can import it; what is no function is refused."""
 
     def __init__(self, fn: Any, path: str = "", *, in_process: bool = False) -> None:
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
         self.path = there or path or text.path_of(fn) or getattr(fn, "__name__", "a function")
         self.worker, self.spent = Worker("either", {"path": there}) if there else None, 0.0
-        _, told, self.answer = self._started(self.worker) if self.worker else subject({"path": fn})
+        try:
+            _, told, self.answer = self._started(self.worker) if self.worker else subject({"path": fn})
+        except ValueError as error:
+            raise Refusal(str(error).removeprefix("check: ")) from error
         self.names, self.required = told["names"], told["required"]
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
 
@@ -151,14 +149,6 @@ class Function:
         """End its process, if it has one."""
         if self.worker:
             self.worker.close()
-
-
-def function(fn: Any) -> Function:
-    """One of the two; refuse what is no function."""
-    try:
-        return Function(fn)
-    except ValueError as error:
-        raise Refusal(str(error).removeprefix("check: ")) from error
 
 
 def import_line(path: str) -> str:

@@ -19,7 +19,7 @@ from .describing_layers import Layer
 from .forms import Form
 from .layers import SIZES
 from .options import MASKED
-from .remote import Function, function
+from .remote import Function
 
 HEADS = 2
 NONE = "no call was answered by both"
@@ -134,7 +134,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
     made: list[Function] = []
     try:
         for fn in (a, b):
-            made.append(function(fn))
+            made.append(Function(fn))
         if layers:
             one, other = (describing_layers.describe(fn, heads, letter) for fn, letter in zip(made, "AB", strict=True))
             return compare_layers(one, other)
