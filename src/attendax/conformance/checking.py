@@ -1,5 +1,6 @@
 """The kit in Python: judge every case of an implementation, one case, or the refusal of a mistake."""
 
+import functools
 import unittest
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -72,21 +73,24 @@ def check(
         budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
     settings |= {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, "in_process": in_process}
-    return _run(fn, how, only, level, known_failures, Telling(progress), settings)
+    make, keep = functools.partial(implement, fn, **settings), isinstance(fn, Implementation)
+    return judged(make, how, only, level, known_failures, Telling(progress), keep=keep)
 
 
-def _run(
-    fn: Any, how: How, only: Iterable[str] | None, level: str, known_failures: str | None, tell: Telling,
-    settings: Mapping[str, Any],
+def judged(
+    make: Callable[..., Implementation], how: How, only: Iterable[str] | None, level: str, known_failures: str | None,
+    tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False,
 ) -> Report:  # fmt: skip
-    clock = Clock(how)
+    """The report on what ``make(how=...)`` gives, whose process ends then unless that is to be kept."""
+    clock = Clock(how, begun)
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     known = KnownFailures.read(known_failures)
-    made = implement(fn, how=how._replace(until=clock.until), **settings)
+    tell.begins(f"importing {name}", clock.left)
+    made = make(how=how._replace(until=clock.until))
     try:
         return Run(made, how, clock, known, tell).report(only, level)
     finally:
-        if not isinstance(fn, Implementation):
+        if not keep:
             end(made)
 
 

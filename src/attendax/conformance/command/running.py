@@ -7,6 +7,7 @@ import argparse
 import ast
 import concurrent.futures
 import contextlib
+import functools
 import importlib.util
 import io
 import json
@@ -16,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,13 +31,12 @@ from ..adapters.implementation import Implementation, version_of
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
+from ..checking import judged
 from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
-from ..report.outcome import KnownFailures
 from ..report.outcomes import Outcome
-from ..run.clock import Clock
-from ..run.run import Run, judge
+from ..run.run import judge
 from ..worker.child import FOUND_THERE, end_group
 from ..worker.errors import Unusable
 from ..worker.place import end
@@ -91,15 +91,11 @@ def _run(args: argparse.Namespace) -> int:
     arguments.refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)
-    how = how_of(args)
-    choose(args.only or (), args.level, how.profile, claims=how.claims)  # before anything is imported
-    clock = Clock(how, begun=args.called)
+    how, make = how_of(args), functools.partial(arguments.implementation, args)
+    asked = args.only or (), args.level, args.known_failures
     try:
         with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
-            tell.begins(f"importing {args.target}", clock.left)
-            with made_of(args, how._replace(until=clock.until)) as made:
-                known = KnownFailures.read(args.known_failures)
-                report = Run(made, how, clock, known, tell).report(args.only or (), args.level)
+            report = judged(make, how, *asked, tell, begun=args.called, name=args.target)
     except (Unusable, Refusal) as error:
         if isinstance(error, Unusable) or error.__cause__ is not None:  # it is the function that raised
             finding = Finding(Verdict.TIMEOUT if "no answer in" in str(error) else Verdict.CRASH, one_line(error))
@@ -108,16 +104,6 @@ def _run(args: argparse.Namespace) -> int:
             write_files(found, args)  # somebody may wait for a report
         raise
     return show(report, args)
-
-
-@contextlib.contextmanager
-def made_of(args: argparse.Namespace, how: How) -> Iterator[Implementation]:
-    """The function that the arguments name, which ends with the block."""
-    made = arguments.implementation(args, how)
-    try:
-        yield made
-    finally:
-        end(made)
 
 
 def listed(line: str) -> None:
@@ -158,7 +144,9 @@ def _list_cases(args: argparse.Namespace) -> int:
 
 def _reproduce(args: argparse.Namespace) -> int:
     how = how_of(args)
-    with contextlib.redirect_stdout(sys.stderr), made_of(args, how) as made:
+    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as after:
+        made = arguments.implementation(args, how)
+        after.callback(end, made)
         taken, case = _as_printed(made, args.reproduce, how)
         outcome = judge(taken, case, how._replace(claims=(case.claim,)))  # who names a case asks it
     return show_script(outcome)
