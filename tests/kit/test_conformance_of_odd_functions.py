@@ -14,6 +14,7 @@ import pytest
 import right_attention
 from attendax import cli
 from attendax.conformance import Verdict, checking
+from attendax.conformance.cases import named
 from planted import by_law
 
 BASE = 0.5
@@ -189,6 +190,28 @@ def test_a_reproduction_brings_what_the_function_uses(name, tmp_path):
     run = subprocess.run([sys.executable, "-P", script], capture_output=True, text=True, cwd=tmp_path)
     assert run.returncode == 1
     assert run.stderr.strip().splitlines()[-1].startswith("AssertionError"), run.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "memory", "last"),
+    [
+        ("plain", 'float("nan")', "AssertionError: NaN"),
+        ("plain", "1e11", "AssertionError"),
+        ("no keys, lse", 'float("nan")', "AssertionError: NaN"),
+        ("no keys, lse", "-np.inf", ""),  # which is right there
+    ],
+)
+def test_a_reproduction_of_nan_shows_any_other_number_in_its_place_too(asked, memory, last, tmp_path):
+    def never_written(query, key, value, *, return_lse=False):
+        lse = np.full(query.shape[:-1], float("nan"), query.dtype)
+        return (np.zeros_like(query), lse) if return_lse else np.full_like(query, float("nan"))
+
+    outcome = checking.judge(checking.implement(never_written, arrays="numpy"), named(asked))
+    assert outcome.verdict is Verdict.NAN
+    script = tmp_path / "reproduction.py"
+    script.write_text(outcome.reproduction.replace('float("nan")', memory))
+    run = subprocess.run([sys.executable, "-P", script], capture_output=True, text=True, cwd=tmp_path)
+    assert run.stderr.strip().rpartition("\n")[-1] == last
 
 
 def test_a_result_of_another_rank_where_the_call_is_large():

@@ -39,19 +39,21 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
     if not got.size:
         return Finding(Verdict.OK, leaf=leaf, error=0.0, allowed=tolerance.allowed)
     got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    off = tolerance.allowed * (scale := scale_of(wanted, tolerance, tree))
     bad = np.isnan(got) & ~np.isnan(wanted)
     if bad.any():
         share = f"{int(bad.sum())} of {bad.size}"
-        return at(Verdict.NAN, f"{leaf} is NaN at {share}", leaf, bad.astype(float), wanted, got)
+        found = at(Verdict.NAN, f"{leaf} is NaN at {share}", leaf, bad.astype(float), wanted, got)
+        return found._replace(off=off)
     same = alike(got, wanted)
     if (infinite := ~np.isfinite(wanted) & ~same).any() or (infinite := ~np.isfinite(got) & ~same).any():
         return at(Verdict.WRONG, f"{leaf} is infinite or finite where it should not be", leaf, infinite, wanted, got)
     difference = np.abs(np.where(same, 0, got) - np.where(same, 0, wanted))
-    error = difference.max() / scale_of(wanted, tolerance, tree)
+    error = difference.max() / scale
     verdict = Verdict.OK if error <= tolerance.allowed else Verdict.WRONG
     message = "" if verdict is Verdict.OK else f"{leaf} is off by {error:.2g} of its largest number"
     found = at(verdict, message, leaf, difference, wanted, got)
-    return found._replace(error=float(error), allowed=tolerance.allowed, dense_error=tolerance.dense)
+    return found._replace(error=float(error), allowed=tolerance.allowed, dense_error=tolerance.dense, off=off)
 
 
 def scale_of(wanted: np.ndarray, tolerance: Tolerance, tree: float) -> float:

@@ -46,6 +46,7 @@ class Finding(NamedTuple):
     got: float | None = None
     error: float | None = None  # the largest, relative to the largest number expected
     allowed: float | None = None
+    off: float | None = None  # the largest that is allowed, of a number itself
     dense_error: float | None = None  # of the plain dense formula in the same dtype
     lack: str = ""  # the trait that is not offered, where one is known
     refused: bool = False  # whether it is not offered because a call raised, and not by its signature or declaration

@@ -121,7 +121,7 @@ class Outcome(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""
-        finding = {k: x for k, x in self.finding._asdict().items() if x not in (None, "", False)}
+        finding = {k: x for k, x in self.finding._asdict().items() if k != "off" and x not in (None, "", False)}
         case = {"name": self.case.name, "law": self.case.law, "about": self.case.about}
         case |= {"known": self.known} if self.known else {}
         case |= {"red": self.red} if self.red and self.verdict.fails else {}

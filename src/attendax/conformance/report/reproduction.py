@@ -1,5 +1,7 @@
 """A script that shows a failure in a fresh Python without attendax: the lines that the kit itself ran."""
 
+import math
+
 from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, Case
 from ..cases.how import How
@@ -120,15 +122,15 @@ def _assertion(finding: Finding) -> list[str]:
     lines = [f"got = got[{leaf!r}]"]
     if index is None:
         return [*lines, 'print("got", getattr(got, "shape", got))', f"raise AssertionError({finding.message!r})"]
-    if finding.verdict is Verdict.NAN:
-        return [*lines, f"print(got[{index}])", "assert not np.isnan(got).any(), 'NaN'"]
-    where = f"float(got[{index}])"
-    lines.append(f"expected = {finding.expected!r}  # by the definition, in float64")
-    lines.append(f"print('got', {where}, 'expected', expected)")
-    if allowed is None or finding.error is None:
+    where, wanted = f"float(got[{index}])", finding.expected
+    shown = repr(wanted) if wanted is None or math.isfinite(wanted) else f"float('{wanted}')"
+    lines += [f"expected = {shown}  # by the definition, in float64", f"print('got', {where}, 'expected', expected)"]
+    if finding.verdict is Verdict.NAN:  # in this run: what is never written may be any number in another
+        lines.append("assert not np.isnan(got).any(), 'NaN'")
+    if finding.off is None or "inf" in shown:
         return [*lines, f"assert {where} == expected"]
-    off = abs((finding.expected or 0) - (finding.got or 0)) * allowed / (finding.error or 1)
-    return [*lines, f"assert abs({where} - expected) <= {off:.3g}  # {allowed:.2g} of the largest number expected"]
+    of = "" if allowed is None else f"  # {allowed:.2g} of the largest number expected"
+    return [*lines, f"assert abs({where} - expected) <= {finding.off:.3g}{of}"]
 
 
 def _two_calls(call: str, then: str, collected: str, case: Case, finding: Finding) -> list[str]:
