@@ -1,11 +1,11 @@
-"""What is right at large sizes: the quick formula is the specification, to rounding, in every option and direction."""
+"""What is right at large sizes: the formula in parts is the specification, in every option and direction."""
 
 import numpy as np
 import pytest
 
 from attendax.conformance.cases import pool
+from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions import parts as quick
-from attendax.conformance.conventions import right
 from attendax.conformance.conventions.parts import pairs
 
 COMBINATIONS = (
@@ -27,6 +27,10 @@ def inputs_of(direction, options, sizes, seed=0, numbers="heavy tails"):
     return pool.case_of(direction, options, numbers, sizes, None).inputs(seed, "float32")
 
 
+def by_formula(direction, inputs, block=quick.BLOCK):
+    return quick.joined(getattr(formula, direction), inputs, block, trimmed=True)
+
+
 def equal(found, wanted):
     assert found.keys() == wanted.keys()
     for leaf, x in wanted.items():
@@ -38,60 +42,37 @@ def equal(found, wanted):
 @pytest.mark.parametrize("block", [1, 40, 2**17])
 @pytest.mark.parametrize("options", [*GIVEN, *COMBINATIONS])
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
-def test_it_is_the_specification_in_blocks_of_any_size(direction, options, block, monkeypatch):
-    monkeypatch.setattr(quick, "BLOCK", block)
+def test_it_is_the_specification_in_blocks_of_any_size(direction, options, block):
     inputs = inputs_of(direction, options, dict(B=2, N=6, G=2, T=11, S=13, D=3, V=5))
     with np.errstate(all="ignore"):
-        found = getattr(quick, direction)(inputs)
+        found = by_formula(direction, inputs, block)
     equal(found, BY_SPEC[direction](inputs))
 
 
 @pytest.mark.parametrize("block", [1, 2**17])  # of one query, whose keys are none
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
-def test_a_query_that_sees_nothing_gets_nothing(direction, block, monkeypatch):
-    monkeypatch.setattr(quick, "BLOCK", block)
+def test_a_query_that_sees_nothing_gets_nothing(direction, block):
     inputs = inputs_of(direction, "lse", dict(B=1, N=2, G=1, T=3, S=4, D=3, V=5))
     allowed = np.ones((3, 4), bool)
     allowed[1] = False
     inputs = inputs._replace(options=inputs.options | {"mask": allowed})
     with np.errstate(all="ignore"):
-        found = getattr(quick, direction)(inputs)
+        found = by_formula(direction, inputs, block)
     equal(found, BY_SPEC[direction](inputs))
     assert not found["out" if direction == "forward" else "grad query"][:, :, 1].any()
 
 
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
-def test_a_large_case_is_computed_so_and_a_small_one_is_not(direction, monkeypatch):
+def test_a_large_case_is_computed_so_and_a_small_one_is_not(direction):
     asked = []
-    whole = getattr(quick, direction)
-    counted = quick.at_large_sizes(lambda *given: asked.append(given) or whole(*given))(BY_SPEC[direction])
+    whole = getattr(formula, direction)
+    counted = quick.by_formula_where_large(lambda part: asked.append(part) or whole(part))(BY_SPEC[direction])
     small, large = (inputs_of(direction, "causal", sizes) for sizes in (LARGE | {"T": 5}, LARGE))
     assert pairs(small) < quick.LARGE < pairs(large)
     equal(counted(small), BY_SPEC[direction](small))
     assert asked == []
     equal(counted(large), BY_SPEC[direction](large))
-    assert len(asked) == 2  # and a part of it, which the specification has computed, too
-
-
-def leaf_of(found):
-    return "out" if "out" in found else "grad query"
-
-
-@pytest.mark.parametrize("direction", ["forward", "gradient"])
-def test_a_formula_that_is_off_is_not_believed(direction):
-    def off(inputs):
-        found = getattr(quick, direction)(inputs)
-        leaf = leaf_of(found)
-        return found | {leaf: found[leaf].astype(np.float32).astype(np.float64)}
-
-    def moved(inputs):  # right in the part, and in another place of the whole
-        found = getattr(quick, direction)(inputs)
-        leaf = leaf_of(found)
-        return found | {leaf: found[leaf][:, :, ::-1] if pairs(inputs) > quick.LARGE else found[leaf]}
-
-    inputs = inputs_of(direction, "plain", LARGE, numbers="normal")
-    for formula in (off, moved):
-        equal(quick.at_large_sizes(formula)(BY_SPEC[direction])(inputs), BY_SPEC[direction](inputs))
+    assert len(asked) == 4  # a key head of a batch each
 
 
 @pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e200])
@@ -110,4 +91,4 @@ def test_a_bias_may_forbid():
     inputs = inputs._replace(arrays=inputs.arrays | {"bias": bias})
     assert quick.is_for(inputs)
     with np.errstate(all="ignore"):
-        equal(quick.forward(inputs), BY_SPEC["forward"](inputs))
+        equal(by_formula("forward", inputs), BY_SPEC["forward"](inputs))

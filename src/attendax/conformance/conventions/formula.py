@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Inputs, Leaves
-from . import right
 from .form import LAW, Form
-from .parts import in_parts, of_scores
+from .parts import of_scores
 from .table import ASKS, DECLARED, SLOPES
 
 MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
-LOWEST = -1e300  # of no scores the largest
 
 
 @functools.cache
@@ -43,7 +41,7 @@ class Steps:
         self.heads = heads if isinstance(heads, tuple) else (heads, heads)  # of keys and of values, of each query head
         self.width = self.line("width")
         self.q = q * self.width
-        self.k, self.v = k[:, self.heads[0]], v[:, self.heads[1]]
+        self.k, self.v = (x[:, one if np.ptp(one) else one[:1]] for x, one in zip((k, v), self.heads, strict=True))
         self.known["v"] = self.v
         self.sinks = np.full((), -np.inf) if sinks is None else sinks[:, None, None]
         given = inputs.options.get("scale")
@@ -109,19 +107,18 @@ class Steps:
         """Scores without a step."""
         return self.scores(step) if step == "mask" else self.line("fill", s=self.scores(step))
 
-    def lse(self, s: np.ndarray) -> np.ndarray:
-        """The log-sum-exp of each row and its sink; the axis stays."""
-        largest = np.max(s, axis=-1, keepdims=True, initial=LOWEST)
-        return np.logaddexp(largest + np.log(np.exp(s - largest).sum(axis=-1, keepdims=True)), self.sinks)
+    def shares(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The share of each key, that of the sink, and the log-sum-exp of both; the axis stays.
 
-    def shares(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The share of each key, and that of the sink: not by lse, to which scores of 1e30 leave no digits."""
+        No share is made of the lse, to which scores of 1e30 leave no digits.
+        """
         largest = np.maximum(top(s), self.sinks)
         largest = np.where(largest == -np.inf, 0, largest)
-        keys, sinks = np.exp(s - largest), np.exp(self.sinks - largest)
-        total = keys.sum(-1, keepdims=True) + sinks
-        total = np.where(total == 0, 1, total)
-        return keys / total, sinks / total
+        keys, sinks = s - largest, np.exp(self.sinks - largest)
+        total = np.exp(keys, out=keys).sum(-1, keepdims=True) + sinks
+        divisor = np.where(total == 0, 1, total)
+        keys /= divisor
+        return keys, sinks / divisor, largest + np.log(total)
 
     def weights(self, s: np.ndarray) -> np.ndarray:
         """The factor of each value."""
@@ -134,9 +131,9 @@ class Steps:
     def out(self) -> Leaves:
         """The result, and its log-sum-exp where that is asked for."""
         s = self.scores()
-        lse, empty = self.lse(s), self.empty(s)
-        out = self.weights(s) @ self.v
-        if empty.any():
+        keys, _, lse = self.shares(s)
+        out = (keys if self.form.value("weights") == "softmax" else self.weights(s)) @ self.v
+        if (empty := lse == -np.inf).any():
             out = np.where(empty, self.line("empty"), out)
         found = {"out": out.reshape(*self.lead, *out.shape[-2:])}
         if self.inputs.options.get("return_lse"):
@@ -144,31 +141,27 @@ class Steps:
             found["lse"] = told.reshape(*self.lead, told.shape[-1])
         return found
 
-    def empty(self, s: np.ndarray) -> np.ndarray:
-        """Rows that see no key, (B, N, T, 1)."""
-        return np.asarray(self.lse(s) == -np.inf)
-
     def backward(self, saved: "Steps | None" = None) -> Leaves:
         """The gradients; with lse and delta of other steps, as a backward has those that its forward has saved."""
         if self.form.value("weights") != "softmax":
             raise NotImplementedError("no gradient of these weights")
         kept: list[tuple[str, np.ndarray]] = []
         s = self.scores(kept=kept)
-        before, extra = saved or self, self.inputs.extra
-        kept_s = s if saved is None else saved.scores()
+        extra = self.inputs.extra
         cotangent = np.asarray(extra["cotangent"], np.float64).reshape(*self.q.shape[:3], self.known["V"])
-        p, share = before.shares(kept_s)
-        delta = self.line("delta", x=p * (cotangent @ before.v.swapaxes(-1, -2)))
-        if saved is not None:
-            lse = before.lse(kept_s)
-            p = np.exp(s - np.where(lse == -np.inf, 0, lse))
+        p, share, lse = self.shares(s)
         dp = cotangent @ self.v.swapaxes(-1, -2)
+        empty, moved = lse == -np.inf, p * dp
+        if saved is not None:
+            p, share, lse = saved.shares(saved.scores())
+            moved = p * (cotangent @ saved.v.swapaxes(-1, -2))
+            p = np.exp(s - np.where(lse == -np.inf, 0, lse))
+        delta = self.line("delta", x=moved)
         ds, of_sinks = p * (dp - delta), -share * delta
         if "lse_cotangent" in extra:
             dlse = np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)
             ds, of_sinks = (x + self.line("through_lse", x=y * dlse) for x, y in ((ds, p), (of_sinks, share)))
         found = self._through_the_steps(ds, kept)
-        empty = self.empty(s)
         if empty.any() and self.form.value("empty") == DECLARED["mean"]:
             p = np.where(empty, 1 / max(self.known["S"], 1), p)
         found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, self.heads[1])
@@ -180,6 +173,8 @@ class Steps:
         """The gradients of queries, keys and bias, of that of the scores."""
         found, scaled = {}, False
         for step, s in reversed(kept):
+            if step == "mask" and self.form == LAW:
+                continue  # a weight is 0 where -inf is written
             if step == "mask":  # nothing reaches the scores where a number is written
                 one, zero = (self.line("fill", s=np.full(self.seen.shape, x)) for x in (1.0, 0.0))
                 with np.errstate(invalid="ignore"):
@@ -264,19 +259,6 @@ def forward(inputs: Inputs, form: Form = LAW) -> Leaves:
 def gradient(inputs: Inputs, form: Form = LAW, saved: Form | None = None) -> Leaves:
     """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse), with lse and delta of ``saved`` where that is given."""
     return Steps(inputs, form).backward(None if saved is None else Steps(inputs, saved))
-
-
-def leaves(inputs: Inputs, direction: str, form: Form = LAW, saved: Form | None = None) -> Leaves:
-    """Results of a function of a form in a direction; ``saved`` is the form of its forward, where that is another.
-
-    It raises one of several errors where a line makes no sense of such a call.
-    """
-    results: right.Function = functools.partial(forward, form=form)
-    gradients: right.Function = functools.partial(gradient, form=form, saved=saved)
-    if {axis for axis, _ in form.off} <= {"empty"} and not saved:
-        results, gradients = in_parts(results), in_parts(gradients)
-    with np.errstate(all="ignore"):
-        return right.leaves(inputs, direction, results, gradients)
 
 
 def weights(inputs: Inputs, form: Form = LAW) -> np.ndarray:

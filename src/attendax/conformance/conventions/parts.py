@@ -1,12 +1,9 @@
-"""Large inputs in parts, each a call of its own; and the formula of ``spec`` in float64, in parts that a cache holds.
+"""Large inputs in parts, each a call of its own: one key head with its query heads, and a block of queries.
 
-A part is one key head with its query heads, and a block of queries. ``spec`` makes an array for each step of L2; here a
-block of scores stays where it is from its product to its weights. A part of each case is computed by ``spec``, too:
-where the two differ by more than rounding, all of the case is ``spec``'s.
+``spec`` is given parts that fit in memory, and ``formula`` parts that a cache holds.
 """
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -107,102 +104,15 @@ def part(
     return Inputs(arrays, options, extra), places
 
 
-LARGE = 2**17  # pairs of queries and keys, from which on a case is computed so
+LARGE = 2**17  # pairs of queries and keys, from which on a case is computed by the formula
 REPEATED = 2**20  # or so many numbers of keys and values, were they repeated for each query head
 BLOCK = 2**17  # pairs whose scores are made at a time: 1 MiB, which a cache holds
-SAMPLE = 2**15  # pairs that are computed by ``spec``, too
-ROUNDING = 1e-11  # of the largest number: what two orders of the same sums may differ by
 MOST = 1e100  # beyond it, or where a number is not finite, ``spec`` alone knows
 COTANGENTS = ("cotangent", "lse_cotangent")
 
 
-def forward(inputs: Inputs) -> Leaves:
-    """``out``, and ``lse`` where it is asked for."""
-    found = joined(_forward, _wide(inputs), BLOCK, trimmed=True)
-    return found if inputs.options.get("return_lse") else {"out": found["out"]}
-
-
-def gradient(inputs: Inputs) -> Leaves:
-    """The gradients of every array, by the lines of ``spec.attention_backward``."""
-    return joined(_gradient, _wide(inputs), BLOCK, trimmed=True)
-
-
-def _forward(part: Inputs) -> Leaves:
-    weights, lse, _, _ = _weights(part)
-    return {"out": _product(weights, part.arrays["value"][0, 0]), "lse": lse}
-
-
-def _gradient(part: Inputs) -> Leaves:
-    """Gradients of a part: ds = p (dp - Σ dp p + dlse), and what follows from it."""
-    arrays, cotangent = part.arrays, part.extra["cotangent"]
-    p, _, of_sink, bend = _weights(part)
-    ds = _product(cotangent, arrays["value"][0, 0].T)
-    lessened = np.einsum("...s,...s->...", p, ds) - part.extra.get("lse_cotangent", 0)
-    ds -= lessened[..., None]
-    ds *= p
-    found = {"grad value": _rows(p).T @ _rows(cotangent)}
-    if "sinks" in arrays:
-        found["grad sinks"] = -(of_sink * lessened[..., None]).sum(axis=(0, 2, 3))
-    if "bias" in arrays:
-        repeated = tuple(k for k, size in enumerate(arrays["bias"].shape) if size == 1)
-        found["grad bias"] = ds.sum(axis=repeated, keepdims=True)
-    if bend is not None:
-        ds *= bend
-    found["grad query"] = _product(ds, arrays["key"][0, 0]) * _scale(part)
-    return found | {"grad key": _rows(ds).T @ _rows(arrays["query"] * _scale(part))}
-
-
-def _weights(part: Inputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """The weights of a part (1, N, T, S); of each row its lse and the share of its sink; the slope of a softcap."""
-    arrays, cap, bend = part.arrays, part.options.get("softcap"), None
-    scores = _product(arrays["query"] * _scale(part), arrays["key"][0, 0].T)
-    if cap is not None:
-        scores /= cap
-        np.tanh(scores, out=scores)
-        bend = 1 - scores**2
-        scores *= cap
-    if "bias" in arrays:
-        scores += arrays["bias"]
-    if "mask" in part.options:
-        np.copyto(scores, -np.inf, where=~part.options["mask"])
-    sinks = arrays["sinks"][:, None, None] if "sinks" in arrays else -np.inf
-    shift = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sinks)
-    shift[shift == -np.inf] = 0  # of a query that sees nothing
-    scores -= shift
-    np.exp(scores, out=scores)
-    of_sink = np.exp(sinks - shift)
-    total = scores.sum(axis=-1, keepdims=True) + of_sink
-    divisor = np.where(total == 0, 1, total)
-    scores /= divisor
-    return scores, (shift + np.log(total))[..., 0], of_sink / divisor, bend
-
-
-def _wide(inputs: Inputs) -> Inputs:
-    """The arrays in float64."""
-    arrays = {name: x.astype(np.float64) for name, x in inputs.arrays.items()}
-    return inputs._replace(arrays=arrays, extra={k: inputs.extra[k].astype(np.float64) for k in _cotangents(inputs)})
-
-
-def _cotangents(inputs: Inputs) -> list[str]:
-    return [name for name in COTANGENTS if name in inputs.extra]
-
-
-def _scale(inputs: Inputs) -> float:
-    given = inputs.options.get("scale")
-    return float(inputs.arrays["query"].shape[-1] ** -0.5 if given is None else given)
-
-
-def _rows(x: np.ndarray) -> np.ndarray:
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # there may be no keys
-
-
-def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """``x @ y``, as one product of matrices for all query heads."""
-    return (_rows(x) @ y).reshape(*x.shape[:-1], y.shape[-1])
-
-
-def at_large_sizes(formula: Function) -> Callable[[Function], Function]:
-    """A stand-in for a function of ``spec``, by a formula where inputs are large and all numbers are ordinary."""
+def by_formula_where_large(formula: Function) -> Callable[[Function], Function]:
+    """A stand-in for a function of ``spec``: the formula in small parts, of large inputs of ordinary numbers."""
 
     def quicker(by_spec: Function) -> Function:
         @functools.wraps(by_spec)
@@ -210,9 +120,7 @@ def at_large_sizes(formula: Function) -> Callable[[Function], Function]:
             if not is_for(inputs):
                 return by_spec(inputs)
             with np.errstate(all="ignore"):
-                found = formula(inputs)
-                agrees = _agrees(found, inputs, formula, by_spec)
-            return found if agrees else by_spec(inputs)
+                return joined(formula, inputs, BLOCK, trimmed=True)
 
         return run
 
@@ -223,7 +131,7 @@ def is_for(inputs: Inputs) -> bool:
     """Tell whether a call is large, and all of its numbers are ordinary; a bias may be -inf."""
     if not can_be_cut(inputs) or not (pairs(inputs) > LARGE or _repeated(inputs) > REPEATED) or not pairs(inputs):
         return False
-    given: Mapping[str, Any] = inputs.arrays | {k: inputs.extra[k] for k in _cotangents(inputs)}
+    given: Mapping[str, Any] = inputs.arrays | {k: x for k, x in inputs.extra.items() if k in COTANGENTS}
     return all(_is_ordinary(x, bound=name == "bias") for name, x in given.items())
 
 
@@ -236,22 +144,3 @@ def _is_ordinary(x: np.ndarray, *, bound: bool) -> bool:
     x = x.astype(np.float32) if x.dtype.itemsize == 2 else x
     lowest, largest = float(x.min(initial=0)), float(x.max(initial=0))  # NaN, where one is
     return largest < MOST and (lowest > -MOST or (bound and lowest == -np.inf))
-
-
-def _agrees(found: Leaves, inputs: Inputs, formula: Function, by_spec: Function) -> bool:
-    """Tell whether some queries of one key head, drawn by the sizes, are as ``spec`` has them, and in their place."""
-    query, key = inputs.arrays["query"], inputs.arrays["key"]
-    (B, N, T, _), (G, S) = query.shape, key.shape[1:3]
-    draw = np.random.default_rng([B, N, T, S])
-    rows = max(1, min(T, SAMPLE // (N // G * S)))
-    at = slice(start := int(draw.integers(T - rows + 1)), start + rows)
-    some, places = part(inputs, allowed_pairs(inputs), int(draw.integers(B)), int(draw.integers(G)), at)
-    right, mine = by_spec(some), formula(some)
-    of_queries = [leaf for leaf in ("out", "lse", "grad query") if leaf in found]
-    there = {leaf: found[leaf][places["query"]] for leaf in of_queries}
-    return all(_is_near(x, right[leaf]) for leaves in (mine, there) for leaf, x in leaves.items())
-
-
-def _is_near(x: np.ndarray, right: np.ndarray) -> bool:
-    size = np.abs(right, where=np.isfinite(right), out=np.zeros(right.shape)).max(initial=0.0)
-    return bool(np.allclose(x, right, rtol=ROUNDING, atol=ROUNDING * size))

@@ -1,7 +1,7 @@
 """Right results: the specification in float64, in every direction.
 
-Large inputs are computed by the formula of ``parts``, which is held to it, and what that does not take in parts: memory
-stays within some 64 MiB beside inputs and results.
+Large inputs are computed by ``formula``, which is held to it, and what that does not take in parts: memory stays within
+some 64 MiB beside inputs and results.
 """
 
 import functools
@@ -15,8 +15,9 @@ from attendax import spec
 from .. import differences
 from ..cases.case import ARRAYS, SAME, Inputs, Leaves
 from ..cases.case import allowed_pairs as allowed_pairs
-from . import parts
-from .parts import in_parts
+from . import formula
+from .form import Form
+from .parts import by_formula_where_large, in_parts
 
 Function = Callable[[Inputs], Leaves]
 
@@ -37,7 +38,7 @@ class Modifier(NamedTuple):
         return list(self.arrays) if self.kind == "sink" else [x for part in self.arrays for x in part.sinks()]
 
 
-@parts.at_large_sizes(parts.forward)
+@by_formula_where_large(formula.forward)
 @in_parts
 def forward(inputs: Inputs) -> Leaves:
     """``out``, and ``lse`` where it is asked for."""
@@ -46,7 +47,7 @@ def forward(inputs: Inputs) -> Leaves:
     return {"out": out, "lse": lse} if inputs.options.get("return_lse") else {"out": out}
 
 
-@parts.at_large_sizes(parts.gradient)
+@by_formula_where_large(formula.gradient)
 @in_parts
 def gradient(inputs: Inputs) -> Leaves:
     """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse) with respect to every floating array."""
@@ -65,6 +66,19 @@ def leaves(inputs: Inputs, direction: str, results: Function = forward, gradient
     name = direction.partition(",")[0]
     function = gradients if "gradient" in name or name == "second" else results
     return around(inputs, functools.partial(_along, function=function) if name in ("jvp", "second") else function)
+
+
+def by_form(inputs: Inputs, direction: str, form: Form, saved: Form | None = None) -> Leaves:
+    """Results of a function of a form in a direction; ``saved`` is the form of its forward, where that is another.
+
+    It raises one of several errors where a line makes no sense of such a call.
+    """
+    results: Function = functools.partial(formula.forward, form=form)
+    gradients: Function = functools.partial(formula.gradient, form=form, saved=saved)
+    if {axis for axis, _ in form.off} <= {"empty"} and not saved:
+        results, gradients = in_parts(results), in_parts(gradients)
+    with np.errstate(all="ignore"):
+        return leaves(inputs, direction, results, gradients)
 
 
 def _along(inputs: Inputs, function: Function) -> Leaves:

@@ -5,7 +5,7 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
-from ..conventions import formula, right
+from ..conventions import right
 from ..conventions.form import LAW, Form, law
 from ..conventions.table import DECLARED
 from ..worker.calling import call
@@ -78,7 +78,7 @@ class Trial:
 
     def by(self, form: Form, saved: Form | None = None, inputs: Inputs | None = None) -> Leaves:
         """Results of a function of a form; the lse of a row without any key is what was got, where only L5 says it."""
-        found = formula.leaves(inputs or self.inputs, self.case.direction, form, saved)
+        found = right.by_form(inputs or self.inputs, self.case.direction, form, saved)
         got = self.got.get("lse", np.zeros(0))
         if form.value("empty") != law("empty") and "lse" in found and got.shape == found["lse"].shape:
             found["lse"] = np.where(found["lse"] == -np.inf, got, found["lse"])
