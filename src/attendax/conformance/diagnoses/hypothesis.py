@@ -1,7 +1,6 @@
 """A hypothesis: a reason for wrong numbers, and what would be right if it were true."""
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -156,14 +155,11 @@ def multiplied(trial: Trial) -> str:
 
 def loosely(trial: Trial, wanted: Leaves) -> dict[str, Tolerance]:
     """A few times what rounding explains: what tells reasons apart is far larger."""
-    dtype, kept = multiplied(trial), _loose.setdefault(trial, {})
+    dtype, kept = multiplied(trial), trial.loose
     if not wanted.keys() <= kept.keys():
         allowed = trial.tolerances(wanted, effort=0 if dtype == "float32" else -1)  # large logits are rounded coarsely
         kept |= {leaf: Tolerance(max(LOOSE[dtype], 2 * t.allowed)) for leaf, t in allowed.items()}
     return {leaf: kept[leaf] for leaf in wanted}
-
-
-_loose: weakref.WeakKeyDictionary[Trial, dict[str, Tolerance]] = weakref.WeakKeyDictionary()
 
 
 def is_near(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> bool:

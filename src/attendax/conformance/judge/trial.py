@@ -8,6 +8,7 @@ from ..cases.how import How
 from ..conventions import right
 from ..conventions.form import LAW, Form, law
 from ..conventions.table import DECLARED
+from ..protocol import size_of
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
 from .comparing import Tolerance
@@ -25,6 +26,7 @@ class Trial:
         self.got: Leaves = {}  # what a call gave, for a diagnosis
         self.again: Leaves | None = None  # and what the same call gave another time
         self.wrote: list[str] = []  # the arrays that calls wrote to
+        self.loose: dict[str, Tolerance] = {}  # what tells reasons apart is larger, for a diagnosis
 
     def run(self, inputs: Inputs | None = None, direction: str | None = None) -> Leaves:
         """Results of the implementation: leaves of NumPy arrays."""
@@ -89,20 +91,16 @@ class Trial:
 
         That of the case itself is kept, for it is the same for every implementation that declares the same.
         """
-        meant, key = self.meant(inputs), ""
-        if not inputs:
-            key = f"{all_of(self.case, self.how.seed, self.dtype)} {meant is self.inputs}"
-        for kept in (_expected, _last):
-            if key in kept:
-                return kept[key]
+        meant = self.meant(inputs)
+        key = "" if inputs else f"{all_of(self.case, self.how.seed, self.dtype)} {meant is self.inputs}"
+        if key in _expected:
+            return _expected[key]
         with np.errstate(all="ignore"):
             found = right.leaves(meant, self.case.direction)
-        if key and sum(x.nbytes for x in found.values()) <= SMALL:
-            _expected[key] = found
-        elif key:
-            _last.clear()
-            _last[key] = found
-        return found
+        if key and size_of(found) > LARGE:
+            for other in [k for k, x in _expected.items() if size_of(x) > LARGE]:
+                del _expected[other]
+        return _expected.setdefault(key, found) if key else found
 
     def tolerances(self, wanted: Leaves, *, effort: int = MOST) -> dict[str, Tolerance]:
         """The largest error of each leaf, as ``tolerances.tolerances`` has it."""
@@ -110,6 +108,5 @@ class Trial:
         return tolerances(self.case, self.how, wanted, in_jax=in_jax, effort=effort)
 
 
-SMALL = 2**22  # bytes; of results beyond it the last are kept
+LARGE = 2**22  # bytes; of results beyond it the last are kept
 _expected: dict[str, Leaves] = {}
-_last: dict[str, Leaves] = {}

@@ -240,14 +240,9 @@ def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
     if isinstance(found, dict):
         return found
     kind, said = found
-    words = [str(x) for x in said[:2]] + [""] * 2
-    if kind == "not offered":
-        raise NotImplementedError(words[0])
-    if kind == "no numbers":
-        raise NoNumbers(*words[:2])
-    if kind == "died":
-        raise Died(words[0])
-    raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
+    first, second = ([str(x) for x in said] + [""] * 2)[:2]
+    own = {"not offered": NotImplementedError(first), "no numbers": NoNumbers(first, second), "died": Died(first)}
+    raise own.get(kind) or Failed(first, second, kind == "refusal", said[2:3] == [True])
 
 
 def _ended(folders: list[str], children: list[Child]) -> None:
