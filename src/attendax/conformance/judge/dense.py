@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..adapters.implementation import Implementation
-from ..cases.case import ARRAYS, FORWARD, GRADIENT, Inputs, Leaves, allowed_pairs
-from ..cases.gradients import FORWARD_OVER
-from ..protocol import HIDING
-from ..worker.calling import call
+from ..cases.case import Inputs, Leaves, allowed_pairs
 
 MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
 
@@ -26,7 +22,6 @@ class Style(NamedTuple):
     steps: str = "float32"  # scores, softmax and sums; the inputs' own where that is wider, or narrower and asked for
 
 
-IN_JAX = {"gradient": GRADIENT, "jvp": "jvp", "second": FORWARD_OVER}  # directions; any other is the forward
 STEP = 2.0**-60  # of a complex step: its square is nothing beside 1
 
 
@@ -167,40 +162,54 @@ def _along(inputs: Inputs, name: str, style: Style) -> Leaves:
 
 
 def formula(direction: str, in_jax: bool, style: Style = Style()) -> Callable[[Inputs], Leaves]:  # noqa: B008
-    """The dense formula in a direction: by hand in NumPy, or by JAX."""
+    """The dense formula in a direction: by hand in NumPy, or by JAX.
+
+    By JAX it is compiled once, with the options of the first call.
+    """
     name = direction.partition(",")[0]
     name = "gradient" if "gradient" in name else name
     if in_jax:
-        return functools.partial(_by_jax, direction=IN_JAX.get(name, FORWARD), style=style)
+        return _by_jax(name, style)
     if name in ("jvp", "second"):
         return functools.partial(_along, name=name, style=style)
     return functools.partial(gradient if name == "gradient" else forward, style=style)
 
 
-def _by_jax(inputs: Inputs, direction: str, style: Style) -> Leaves:
-    """The formula, called and differentiated as any function of JAX: what may be seen is a mask."""
+def _by_jax(name: str, style: Style) -> Callable[[Inputs], Leaves]:
     import jax
 
-    options = {k: x for k, x in inputs.options.items() if k not in HIDING} | {"mask": allowed_pairs(inputs)}
-    extra = {k: x for k, x in inputs.extra.items() if k in ("cotangent", "lse_cotangent", "tangents")}
-    moving = extra.get("tangents", inputs.arrays)
-    if "tangents" in extra:  # of what does not move, too
-        extra["tangents"] = {name: moving.get(name, np.zeros_like(x)) for name, x in inputs.arrays.items()}
-    with jax.enable_x64(inputs.arrays["query"].dtype == np.float64), jax.numpy_rank_promotion("allow"):
-        found = call(_in_jax(style), Inputs(inputs.arrays, options, extra), direction)
-    return {leaf: x for leaf, x in found.items() if leaf.rpartition(" ")[2] in {"out", "lse", *moving}}
+    prefix = {"jvp": "tangent ", "second": "second ", "gradient": "grad "}.get(name, "")
+    compiled: list[Any] = []
+
+    def run(inputs: Inputs) -> Leaves:
+        given = {k: x for k, x in inputs.extra.items() if k in ("cotangent", "lse_cotangent", "tangents")}
+        given |= {k: x for k, x in inputs.options.items() if k == "mask"}
+        with jax.enable_x64(inputs.arrays["query"].dtype == np.float64), jax.numpy_rank_promotion("allow"):
+            if not compiled:
+                compiled.append(jax.jit(functools.partial(_differentiated, name, style, inputs, jax)))
+            found = compiled[0](dict(inputs.arrays), given)
+        return {prefix + leaf: np.asarray(x) for leaf, x in found.items()}
+
+    return run
 
 
-@functools.cache
-def _in_jax(style: Style) -> Implementation:
-    import jax
+def _differentiated(name: str, style: Style, inputs: Inputs, jax: Any, arrays: Any, given: Any) -> Any:
+    moving = {k: arrays[k] for k in given.get("tangents", arrays)}
+    mask = {k: x for k, x in given.items() if k == "mask"}
 
-    def attend(query: Any, key: Any, value: Any, *, return_lse: bool = False, **given: Any) -> Any:
-        arrays = {"query": query, "key": key, "value": value, **{k: given.pop(k) for k in ARRAYS[3:] if k in given}}
-        found = forward(Inputs(arrays, given | {"return_lse": return_lse}, {}), jax.numpy, style=style)
-        return tuple(found.values()) if return_lse else found["out"]
+    def results(moving: Any) -> Any:
+        return forward(Inputs(arrays | moving, inputs.options | mask, inputs.extra), jax.numpy, style=style)
 
-    return Implementation(attend, "the dense formula")
+    def pulled(moving: Any) -> Any:
+        found, pull = jax.vjp(results, moving)
+        cotangents = {"out": given["cotangent"], "lse": given.get("lse_cotangent")}
+        return pull({leaf: cotangents[leaf].astype(x.dtype) for leaf, x in found.items()})[0]
+
+    if name == "jvp":
+        return jax.jvp(results, (moving,), (given["tangents"],))[1]
+    if name == "second":
+        return jax.jvp(pulled, (moving,), (given["tangents"],))[1]
+    return pulled(moving) if name == "gradient" else results(moving)
 
 
 def _to_shape(gradient: np.ndarray, array: np.ndarray, name: str) -> np.ndarray:
