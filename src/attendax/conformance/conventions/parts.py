@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Inputs, Leaves, allowed_pairs
-from ..protocol import HIDING
 
+MASKS = ("mask", "is_causal", "offset", "window", "key_lengths", "query_segment_ids", "key_segment_ids")
 PAIRS = 2**19  # of queries and keys in a part: 4 MiB in float64; the definition holds a dozen such arrays at once
 
 Function = Callable[[Inputs], Leaves]
@@ -93,7 +93,7 @@ def part(
 
     places: Places = {"sinks": queries[1:2], **dict.fromkeys(("key", "value"), (queries[0], slice(g, g + 1), keys))}
     places |= dict.fromkeys(("query", "cotangent", "lse_cotangent"), queries)
-    whole, options = inputs.arrays, {k: x for k, x in inputs.options.items() if k not in HIDING}
+    whole, options = inputs.arrays, {k: x for k, x in inputs.options.items() if k not in MASKS}
     if "bias" in whole:
         whole = whole | {"bias": of_scores(whole["bias"])}
         places["bias"] = at(whole["bias"])

@@ -8,7 +8,6 @@ from ..cases.how import How
 from ..conventions import right
 from ..conventions.form import LAW, Form, law
 from ..conventions.table import DECLARED
-from ..protocol import size_of
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
 from .comparing import Tolerance
@@ -97,8 +96,8 @@ class Trial:
             return _expected[key]
         with np.errstate(all="ignore"):
             found = right.leaves(meant, self.case.direction)
-        if key and size_of(found) > LARGE:
-            for other in [k for k, x in _expected.items() if size_of(x) > LARGE]:
+        if key and _size_of(found) > LARGE:
+            for other in [k for k, x in _expected.items() if _size_of(x) > LARGE]:
                 del _expected[other]
         return _expected.setdefault(key, found) if key else found
 
@@ -110,3 +109,7 @@ class Trial:
 
 LARGE = 2**22  # bytes; of results beyond it the last are kept
 _expected: dict[str, Leaves] = {}
+
+
+def _size_of(leaves: Leaves) -> int:
+    return sum(x.nbytes for x in leaves.values())
