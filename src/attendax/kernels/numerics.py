@@ -75,15 +75,16 @@ def in_memory(x: Array) -> Array:
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
 
 
-def of_one_shape(one: Tree, other: Tree) -> tuple[Tree, Tree]:
-    """Two trees of arrays, each pair of arrays in one shape: from vmap the two may have axes of 1 in other places.
+def broadcast_in_memory(x: Array, shape: tuple[int, ...]) -> Array:
+    """``x`` broadcast to a shape; in memory where that repeats it, so that it may be the operand of a product."""
+    return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
 
-    One that is repeated is in memory, so that it may be the operand of a product.
-    """
+
+def of_one_shape(one: Tree, other: Tree) -> tuple[Tree, Tree]:
+    """Two trees of arrays, each pair of arrays in one shape: from vmap the two may have axes of 1 in other places."""
 
     def in_full(x, y):
-        shape = jnp.broadcast_shapes(x.shape, y.shape)
-        return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
+        return broadcast_in_memory(x, jnp.broadcast_shapes(x.shape, y.shape))
 
     return jax.tree.map(in_full, one, other), jax.tree.map(in_full, other, one)
 
@@ -211,11 +212,13 @@ def _product_jvp(
     tangents: tuple[Array | SymbolicZero, Array | SymbolicZero],
 ) -> tuple[Array, Any]:
     (left, right), (dleft, dright) = primals, tangents
-    pairs = (dleft, finite_straight_through(right)), (finite_straight_through(left), dright)
-    there = [pair for pair in pairs if not any(isinstance(x, SymbolicZero) for x in pair)]
-    lefts, rights = zip(*there, strict=True)  # as one product: each is read and written once
-    one, other = jnp.concatenate(lefts, -1), jnp.concatenate(rights, -1 if transpose_right else -2)
-    return product(left, right, transpose_right, flat, precision), times(one, other, transpose_right, flat, precision)
+    of_tangents = functools.partial(times, transpose_right=transpose_right, flat=flat, precision=precision)
+    terms = []
+    if not isinstance(dleft, SymbolicZero):
+        terms.append(of_tangents(dleft, finite_straight_through(right)))
+    if not isinstance(dright, SymbolicZero):
+        terms.append(of_tangents(finite_straight_through(left), dright))
+    return product(left, right, transpose_right, flat, precision), sum(terms[1:], terms[0])
 
 
 product.defjvp(_product_jvp, symbolic_zeros=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from attendax.masks import Mask
 from attendax.scores import ScoreModifier
@@ -27,7 +27,7 @@ from ..numerics import (
     sums_of_products,
     times,
 )
-from ..online_softmax import at_most_zero, exp_scores, parts_of_softmax, parts_of_weights
+from ..online_softmax import at_most_zero, exp_scores, softmax, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from ..score_modifiers import add_bias, modify
 from .tiles import Tile
@@ -37,20 +37,17 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, 
     """The weighted sum of the values, the maximum and the sum of exponentials over the keys of a tile."""
     leaves = leaves_in(tile, operands)
     query, key, value = (x.astype(operands.compute_dtype()) for x in leaves[:REST])
-    products = _scaled_products(query, key, plan)
+    products = _marked(_scaled_products(query, key, plan), mark_of_rows(value))
     scores, allowed = finished(products, leaves[REST:], tile, operands)
-    marks = _marks(products, value)
     if allowed is not None:
-        scores, marks = jnp.where(allowed, scores, -jnp.inf), jnp.where(allowed, marks, 0)
-        value = replace_nonfinite(value)
-    exps, row_max, row_sum = exp_scores(scores, marks)
+        scores, value = jnp.where(allowed, scores, -jnp.inf), replace_nonfinite(value)
+    exps, row_max, row_sum = exp_scores(scores)
     return _of_rows(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
 def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
-    exps, factor = parts_of_softmax(scores_of_tile(tile, operands, plan))
-    return dropped(exps * factor, tile, operands, plan)
+    return dropped(softmax(scores_of_tile(tile, operands, plan)), tile, operands, plan)
 
 
 def part_of_tangent(
@@ -69,23 +66,19 @@ def part_of_tangent(
         filled = dict(zip(moving, arrays, strict=True))
         query, key, _, *rest = (filled.get(k, x) for k, x in enumerate(leaves))
         products = _scaled_products(query.astype(compute_dtype), key.astype(compute_dtype), plan)
-        found, allowed = finished(products, rest, tile, operands)
-        return found, (products, allowed)
+        return finished(products if results else _marked(products, marks), rest, tile, operands)
 
-    s, ds, (products, allowed) = jax.jvp(scores, (primals,), (given,), has_aux=True)
-    values = [x.astype(compute_dtype) for x in (leaves[VALUE], dots[VALUE]) if x is not None]
-    marks = _marks(products, *values)
+    value, dvalue = leaves[VALUE].astype(compute_dtype), dots[VALUE]
+    marks = in_memory(mark_of_rows(value))  # not in the kernel of the products, which takes longer with it
+    s, ds, allowed = jax.jvp(scores, (primals,), (given,), has_aux=True)
+    ds = _marked(ds, marks if dvalue is None else in_memory(mark_of_rows(dvalue)))
     if allowed is not None:
-        s, ds, marks = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0), jnp.where(allowed, marks, 0)
-        values = list(map(replace_nonfinite, values))
-    if results is None:
-        exps, factor = parts_of_softmax(s, marks)
-    else:
-        exps, factor = parts_of_weights(s + marks, *(tile.cut("queries", x) for x in results[1:3]))
-    w, dlse = dropped(exps, tile, operands, plan), factor * sums_of_products(exps, ds)
-    dlse += dlse - dlse  # NaN in a row whose tangents of scores are not finite
-    parts = w * (ds - dlse if results is None else ds), w
-    summed = factor * sum(_of_rows(*pair, plan) for pair in zip(parts, values, strict=False))
+        s, ds = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0)
+    p = softmax(s) if results is None else weights_of(s, *(tile.cut("queries", x) for x in results[1:3]))
+    w, dlse = dropped(p, tile, operands, plan), sums_of_products(p, ds)
+    summed = _of_rows(w * (ds - dlse if results is None else ds), replace_nonfinite(value), plan)
+    if dvalue is not None:
+        summed += _of_rows(w, replace_nonfinite(dvalue.astype(compute_dtype)), plan)
     return summed, dlse
 
 
@@ -122,8 +115,7 @@ def pulled_back(
     if at_once:
         s = in_memory(s)  # else products and softmax's derivative are one kernel, slower for a short text
         s = s + (s - s)
-        exps, factor = parts_of_softmax(s if seen is None else jnp.where(seen, s, -jnp.inf))
-        p = exps * factor
+        p = softmax(s if seen is None else jnp.where(seen, s, -jnp.inf))
         seen = read if seen is None else read & seen
         delta = sums_of_products(jnp.where(seen, p, 0), jnp.where(seen, dp, 0)) - of_rows[0]
         p = p + delta * (delta - delta)  # NaN in a row that is not finite, and so is its tangent
@@ -180,11 +172,10 @@ def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[
     return products if after is None else products * after
 
 
-def _marks(products: Array, *values: Array) -> Array:
-    """NaN for pairs (..., N, queries, keys) whose product, or a value of whose key, is not finite; 0 for others."""
-    marks = in_memory(mark_of_rows(*values))  # not in the kernel of the products, which takes longer with it
-    grouped = _in_groups(lax.stop_gradient(products), marks.shape[-3])
-    return _of_heads(jnp.subtract(grouped, grouped) + marks.swapaxes(-1, -2), products.shape)
+def _marked(x: Array, marks: Array) -> Array:
+    """An array (..., N, queries, keys), with NaN where it is not finite, or the key has a mark (..., G, keys, 1)."""
+    grouped = _in_groups(x, marks.shape[-3])
+    return _of_heads(grouped + jnp.subtract(grouped, grouped) + marks.swapaxes(-1, -2), x.shape)
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:

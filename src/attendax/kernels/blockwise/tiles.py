@@ -40,9 +40,14 @@ class Grid:
         return tuple(size // piece for size, piece in zip(self.axes, self.chunk_sizes, strict=True))
 
     @property
+    def group(self) -> int:
+        """The number of query heads that share a key head in a chunk."""
+        return self.chunk_sizes[-1]
+
+    @property
     def heads(self) -> tuple[int, ...]:
         """The leading axes and query heads that a chunk takes."""
-        return *self.chunk_sizes[:-2], math.prod(self.chunk_sizes[-2:])
+        return *self.chunk_sizes[:-2], self.chunk_sizes[-2] * self.group
 
     @property
     def chunks(self) -> int:
@@ -58,6 +63,11 @@ class Grid:
     def column_blocks(self) -> int:
         """The number of blocks of keys."""
         return -(-self.S // self.columns)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes of the scores."""
+        return len(self.axes) + 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,6 +91,10 @@ class Grid:
             chunk, place = divided(chunk, count)
             starts.insert(0, place * piece)
         return tuple(starts)
+
+    def only_tile(self, chunk: Index = 0) -> "Tile":
+        """The only tile of a chunk, where it has all queries and keys."""
+        return Tile(self, self.starts(chunk), 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
