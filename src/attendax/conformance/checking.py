@@ -51,8 +51,9 @@ def check(
         progress: is told index, number and case before each.
         in_process: call the function in this process, for a debugger. Else it is called in another, which knows
             neither what is right nor the seed; but a function that no other process can import is called in this one.
-        name, arrays, dtype, seed, sizes, precision, thorough, known_failures, require, timeout, total_timeout,
-            repeat: as ``attendax check --help`` has them; ``sizes`` is a mapping, ``name`` the report's.
+        name, arrays, dtype, seed, sizes, precision, thorough, known_failures, require: as ``attendax check --help`` has
+            them; ``sizes`` is a mapping, ``name`` the report's.
+        timeout, total_timeout, repeat: as that help has them.
         **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,
             ``names`` (``--rename``, a mapping), ``mask_true``, ``lse_base``, as that help has them.
 
