@@ -14,7 +14,7 @@ from attendax.conformance.cases import CASES
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions.form import LAW, written
 from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
-from attendax.conformance.diagnoses.unexplained import LEAK, ONLY
+from attendax.conformance.diagnoses.unexplained import LEAKS, ONLY
 from attendax.conformance.report.outcomes import Harm
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
@@ -99,7 +99,7 @@ def words(form):
     return {form.line(axis).words for axis, _, _ in form - LAW}
 
 
-VAGUE = (LEAK, ONLY, "the result is ", "lse is wrong", "a legal call ", "wrong only where ")  # true, and no reasons
+VAGUE = (*LEAKS, ONLY, "the result is ", "lse is wrong", "a legal call ", "wrong only where ")  # true, and no reasons
 SAYABLE = {line.words for values in TABLE.values() for line in values.values() if line.words}
 
 

@@ -56,7 +56,7 @@ LAW = Form()
 def scale_of_first(out: np.ndarray, S: int) -> float | None:
     """The scale, by the share of the first of S keys."""
     share = np.asarray(out, np.float64)[..., -1, :]
-    if not share.size or np.ptp(share) > 1e-5 or not 0 < share.flat[0] < 1 or S < 2:
+    if not share.size or S < 2 or not 0 < share.flat[0] < 1 or np.ptp(share) > 1e-5:
         return None
     return math.log(share.flat[0] * (S - 1) / (1 - share.flat[0])) / 2
 

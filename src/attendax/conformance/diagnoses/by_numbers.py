@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -160,7 +161,20 @@ def gives_zeros(got: Mapping[str, np.ndarray]) -> bool:
 
 
 def from_a_block_on(trial: Trial) -> str:
-    """Right in the first rows of a leaf, wrong from a multiple of a block on."""
+    """Right in the first rows of a leaf, wrong from a multiple of a block on, the same where there are more rows."""
+    found = _first_rows(trial)
+    sizes = SIZES | trial.case.sizes
+    longer = {axis: 2 * sizes[axis] + BLOCKS[-1] for axis in "TS"}
+    other = with_case(trial, trial.case._replace(sizes=sizes | longer)) if found else None
+    if other is None or _first_rows(other)[:2] != found[:2]:
+        return ""
+    _, first, block, last = found
+    where = f"right below row {first} (a multiple of {block}), wrong from there to {last}"
+    return f"{where}: blocks are joined or indexed wrongly"
+
+
+def _first_rows(trial: Trial) -> tuple[Any, ...]:
+    """A leaf, its first row that is wrong, the block that this is a multiple of, and the last one; or nothing."""
     for leaf in ("out", "grad query", "grad key", "grad value"):
         wanted, got = trial.expected().get(leaf), trial.got.get(leaf)
         if wanted is None or got is None or wanted.shape != np.shape(got) or wanted.shape[-2] <= BLOCKS[-1]:
@@ -172,8 +186,6 @@ def from_a_block_on(trial: Trial) -> str:
             continue
         first, last = int(np.argmax(rows)), len(rows) - 1 - int(np.argmax(rows[::-1]))
         block = next((b for b in BLOCKS if first % b == 0 and first), None)
-        if block is None or first == last or rows[first : last + 1].mean() < MOST_ROWS:  # a row here and there
-            continue
-        where = f"right below row {first} (a multiple of {block}), wrong from there to {last}"
-        return f"{where}: blocks are joined or indexed wrongly"
-    return ""
+        if block and first < last and rows[first : last + 1].mean() >= MOST_ROWS:  # not a row here and there
+            return leaf, first, block, last
+    return ()

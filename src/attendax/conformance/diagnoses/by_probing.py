@@ -15,7 +15,7 @@ from ..conventions import formula
 from ..conventions.form import factor_of, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case
-from .hypothesis import is_backward, is_near, lengths
+from .hypothesis import is_backward, is_near, is_right, lengths
 
 MOST_CALLS = 80
 BLOCKS = (128, 64, 32, 16)
@@ -29,6 +29,8 @@ ONE_KEY = """query = np.full_like(query, 2 / D); key = 0 * key; key[..., 0, :] =
 value = 0 * value; value[..., 0, :] = 1"""  # the first score is twice the scale, all others are 0
 BIASED = """query = 0 * query; value = 0 * value; value[..., 0, :] = 1
 bias = np.zeros((1, 1, T, S), dtype); bias[..., 0] = 1"""  # the first score is what a bias of 1 adds
+EVEN = "query = np.full_like(query, 1 / D); key = np.full_like(key, {score} * D**0.5)"
+ABOUT = {"float16": (6, 100), "float64": (600, 720)}  # scores below and above the last whose exponential is finite
 MANY, MORE_KEYS = 9, (0, 5)
 GIVEN = 0.3
 
@@ -90,6 +92,15 @@ def lengths_seen(trial: Trial) -> str:
     block = seen[0]
     rounds = 1 < block < length and seen[1] == min(-(-130 // block) * block, length)
     return f"key lengths are rounded up to multiples of {block}" if rounds else ""
+
+
+def overflows(trial: Trial) -> bool:
+    """Tell whether scores that are all alike are right as long as their exponentials are finite, and wrong beyond."""
+    ends = []
+    for score in ABOUT.get(trial.dtype, (80, 92)):
+        other = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{EVEN.format(score=score)}"))
+        ends.append(other and is_right(other, other.got))
+    return ends == [True, False]
 
 
 def _right(trial: Trial) -> np.ndarray | None:

@@ -4,9 +4,12 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, Case
 from ..cases.how import How
+from ..conventions import formula
 from ..conventions.table import ASKS
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
@@ -46,8 +49,13 @@ class Greens:
         self.cases = sorted((case for case in cases if case.pairs <= MOST_PAIRS), key=lambda case: case.pairs)
 
     def refute(self, hypothesis: Hypothesis, way: tuple[Any, ...]) -> bool:
-        """Tell whether some case that is asked in a way would have been wrong, or there is no time to say so."""
-        asked = (case for case in self.cases if way_of(case) == way)
+        """Tell whether some case that is asked in a way would have been wrong, or there is no time to say so.
+
+        Cases of no dtype of their own are asked in that of the run.
+        """
+        dtypes = {None, self.how.dtype} if way[1] in (None, self.how.dtype) else {way[1]}
+        kept = {(way[0], dtype, *way[2:]) for dtype in dtypes}
+        asked = (case for case in self.cases if way_of(case) in kept)
         return any(is_late() or hypothesis.says(self._trial(case)) is False for case in asked)
 
     def _trial(self, case: Case) -> Trial:
@@ -194,7 +202,14 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
     cases = {name: case for name, case in cases.items() if not any(speaks(one, case) for one in against)}
     ways = {way for way in set(map(way_of, cases.values())) if not greens.refute(hypothesis, way)}
     names = {name for name, case in cases.items() if way_of(case) in ways}
-    return Reason(hypothesis, names) if names else None
+    told = hypothesis.gives or any(_has_numbers(trials[name]) for name in names)
+    return Reason(hypothesis, names) if names and told else None
+
+
+def _has_numbers(trial: Trial) -> bool:
+    """Tell whether there is a number, or no key for any query: NaN everywhere is like any other NaN."""
+    some = any(not np.isnan(x).all() for x in trial.got.values())
+    return some or not formula.Steps(trial.inputs, trial.declared).seen.any()
 
 
 def question_of(case: Case) -> tuple[Any, ...]:
@@ -221,6 +236,8 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     made = (with_case(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
     for other in itertools.islice(filter(None, made), CALLS):
         rivals = _left_by(other, rivals)
+    if any(h.name == of_code.OVERFLOWS for h in rivals) and not (once and by_probing.overflows(once[0])):
+        rivals = [h for h in rivals if h.name != of_code.OVERFLOWS]
     if is_late():
         return None
     for trial in once[:MOST_NAMES] if len(rivals) > 1 else ():

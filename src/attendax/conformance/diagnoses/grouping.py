@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..adapters.implementation import Implementation, Known, explains
 from ..cases.case import FORWARD, GRADIENT, HELD, Case
 from ..cases.how import How
@@ -31,7 +33,7 @@ SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before
 def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Reason, ...]:
     """Reasons for the plainest faults among some outcomes, while a run goes on: its end may have no time for more."""
     plainest = _plainest(outcomes)
-    with by_running.patience(how.patience, how.until):
+    with by_running.patience(how.patience, how.until), np.errstate(all="ignore"):
         faults = _faults(implementation, plainest, outcomes, how)
         faults.left = plainest[:CALLED]
         with by_running.share(CALLS):
@@ -55,7 +57,7 @@ def diagnosed(
 
     They are looked for until the time of ``how``; ``known`` are those that a first look found.
     """
-    with by_running.patience(how.patience, how.until):
+    with by_running.patience(how.patience, how.until), np.errstate(all="ignore"):
         left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
         faults = _faults(implementation, left, outcomes, how)
         for entry in implementation.known:
@@ -69,7 +71,7 @@ def diagnosed(
             for hypothesis, names in reasons(stand, greens):
                 every = names.union(*(beside[one] for one in names if one in beside))
                 faults.take(hypothesis.name, every, hypothesis.remedy, len(names))
-        unexplained.see(faults)
+        unexplained.see(faults, implementation, how)
         few = folded(joined(faults.causes))
         merged = joined(unexplained.described(cause, faults) for cause in few)
     found, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS
+from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS, Implementation
 from ..cases import CASES
 from ..cases.case import FORWARD, Case
+from ..cases.how import How
 from ..cases.invariance import broken
 from ..judge.judges import without
+from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
@@ -23,11 +25,21 @@ OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
 ONLY, FEW, MOST = "wrong only with", 4, 0.8  # of a trait: so many cases at least, and such a share of the wrong ones
 NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
+WEIGHED = "what is masked has a weight that is not 0"
+COUNTS = "what is masked counts where it is NaN or huge"
+LEAKS = LEAK, WEIGHED, COUNTS, "what is masked changes the result"  # the last where there is no time to ask more
 
 
-def see(faults: Faults) -> None:
+def see(faults: Faults, implementation: Implementation, how: How) -> None:
     """Take what has no reason: first what is seen in the numbers, then what raises, has a trait, or looks the same."""
     _ignored(faults)
+    groups = collections.defaultdict(set)
+    is_racy = any(by_running.RACE in cause.name for cause in faults.causes)
+    for outcome in faults.left:
+        if outcome.verdict is Verdict.LEAK and outcome.case.law == "L6":
+            groups[_leak(outcome.case, implementation, how, 8 if is_racy else 2)].add(outcome.case.name)
+    for name, names in groups.items():
+        faults.take(name, names, tried=0)
     by_numbers.see(faults)
     _crashes(faults)
     _of_a_trait(faults)
@@ -49,6 +61,23 @@ def _ignored(faults: Faults) -> None:
             limits = _limits(option, [o.case for o in faults.left if o.case.name in names], faults)
             remedy = "" if limits else _lacking(names, faults)
             faults.take(f"{name}{limits}", names, remedy, None if option else 0)
+
+
+def _leak(case: Case, implementation: Implementation, how: How, times: int) -> str:
+    """Tell how something masked changes a result, by calls in which it is as it was, so often, and a finite number."""
+
+    def leaks(changed: str) -> bool:
+        return find(implementation, case._replace(changed=changed), how)[0].verdict is Verdict.LEAK
+
+    if by_running.is_late():
+        return LEAKS[-1]
+    array, place = case.changed.split()[0], case.changed.rpartition(" = ")[0]
+    if any(leaks(f"{array} = {array}.copy()") for _ in range(times)):
+        return OTHER_BITS
+    huge = 6e4 if (case.dtype or how.dtype) == "float16" else 1e30
+    if leaks(f"{place} = {huge if array == 'value' else 1.5}"):
+        return WEIGHED
+    return LEAK if array == "value" else COUNTS
 
 
 def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bool:
@@ -167,8 +196,6 @@ def _signature(outcome: Outcome) -> str:
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
     if harm_of(outcome) is Harm.ACCEPTED:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
-    if outcome.verdict is Verdict.LEAK and case.law == "L6":
-        return LEAK
     if case.judge == "dropped" and outcome.finding.index is None:
         return outcome.finding.message.partition(":")[0]
     options = re.findall(r"(\w+)=", case.call)

@@ -33,8 +33,8 @@ def watched(arrays):
 
 def poison(arrays):
     """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    kinds = {np.dtype("float32"), *(x.dtype for x in arrays.values() if x.dtype.kind in "fV")}
-    [np.full(shape, np.nan, kind) for shape in freed(arrays) for kind in kinds for _ in range(8)]
+    kinds = {"float32", *(x.dtype.name for x in arrays.values() if x.dtype.kind in "fV")}
+    [np.full(shape, bits, kind) for shape, bits, kind in freed(arrays, kinds)]
 
 
 def forward(attend, arrays, options):

@@ -129,8 +129,8 @@ def with_backward(attend, backward):
 
 def poison(leaves):
     """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    kinds = {torch.float32, *(x.dtype for x in leaves.values() if x.is_floating_point())}
-    [torch.full(shape, np.nan, dtype=kind) for shape in freed(leaves) for kind in kinds for _ in range(8)]
+    kinds = {"float32", *(str(x.dtype).removeprefix("torch.") for x in leaves.values() if x.is_floating_point())}
+    [torch.full(shape, bits, dtype=getattr(torch, kind)) for shape, bits, kind in freed(leaves, kinds)]
 
 
 def forward(attend, arrays, options):
