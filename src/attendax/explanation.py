@@ -235,7 +235,7 @@ def _tiles(mask: Mask | ArrayLike | None, grid: Grid) -> dict[str, int] | None:
     """The number of tiles of each kind, where the mask is known."""
     if mask is not None and not _is_known(mask):
         return None
-    kinds = np.asarray(kinds_of_tiles(None if mask is None else _in_rank(mask, grid.rank), grid, ask=True))
+    kinds = np.asarray(kinds_of_tiles(None if mask is None else _in_rank(mask, len(grid.shape)), grid, ask=True))
     repeated = grid.chunks // kinds.shape[0]
     names = {"open": FULL, "masked": PARTIAL, "skipped": EMPTY}
     return {name: int((kinds == kind).sum()) * repeated for name, kind in names.items()}

@@ -16,7 +16,7 @@ from attendax.kernels.blockwise.tiles import Grid, Tile
 from attendax.kernels.call import Call, checked_call
 from attendax.kernels.derivatives import attend
 from attendax.kernels.numerics import fusion_barrier
-from attendax.kernels.online_softmax import max_or_zero, sum_or_one, weights_of
+from attendax.kernels.online_softmax import max_or_zero, parts_of_weights, sum_or_one
 from attendax.kernels.operands import takes_arrays
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
@@ -176,7 +176,7 @@ def _rows(call: Call, rows: Array) -> Array:
     grid = _one_tile(call, rows=1)
 
     def row(i):
-        return jnp.squeeze(weights_of_tile(Tile(grid, (0,) * len(grid.axes), i, 0), *call), -2)
+        return jnp.squeeze(weights_of_tile(Tile(grid, grid.starts(0), i, 0), *call), -2)
 
     return jnp.moveaxis(lax.map(row, rows), 0, -2)
 
@@ -189,7 +189,7 @@ def all_weights(call: Call) -> Array:
         return jnp.zeros(grid.shape, call.operands.compute_dtype())
 
     def weights(*leaves):
-        return weights_of_tile(grid.only_tile(), jax.tree.unflatten(tree, leaves), call.plan)
+        return weights_of_tile(Tile(grid, grid.starts(0), 0, 0), jax.tree.unflatten(tree, leaves), call.plan)
 
     return fusion_barrier(weights, *leaves)
 
@@ -199,8 +199,9 @@ def _columns(call: Call, columns: Array) -> Array:
     grid, results = _one_tile(call, columns=1), attend(*call)
 
     def column(j):
-        scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), 0, j), *call)
-        return jnp.squeeze(weights_of(scores, results.row_max, results.row_sum), -1)
+        scores = scores_of_tile(Tile(grid, grid.starts(0), 0, j), *call)
+        exps, factor = parts_of_weights(scores, results.row_max, results.row_sum)
+        return jnp.squeeze(exps * factor, -1)
 
     return jnp.moveaxis(lax.map(column, columns), 0, -1)
 

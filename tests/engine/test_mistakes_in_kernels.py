@@ -541,7 +541,7 @@ def judge_open_tiles(twin, case):
     axes = *query.shape[:-3], key.shape[-3], query.shape[-3] // key.shape[-3]
     T, S = 3 * (T // 3), 2 * (S // 2)
     grid = twin.tiles.Grid(axes, (*(1 for _ in axes[:-2]), *axes[-2:]), T, S, 3, 2)
-    kinds = np.asarray(twin.partition.kinds_of_tiles(mask.of_rank(grid.rank), grid))
+    kinds = np.asarray(twin.partition.kinds_of_tiles(mask.of_rank(len(grid.shape)), grid))
     dense = mask.to_dense(query.shape[-2], key.shape[-2])
     dense = np.broadcast_to(dense, (*query.shape[:-1], key.shape[-2]))[..., :T, :S]
     tiles = dense.reshape(grid.chunks, query.shape[-3], T // 3, 3, S // 2, 2)

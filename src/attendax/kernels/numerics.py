@@ -75,16 +75,15 @@ def in_memory(x: Array) -> Array:
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
 
 
-def broadcast_in_memory(x: Array, shape: tuple[int, ...]) -> Array:
-    """``x`` broadcast to a shape; in memory where that repeats it, so that it may be the operand of a product."""
-    return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
-
-
 def of_one_shape(one: Tree, other: Tree) -> tuple[Tree, Tree]:
-    """Two trees of arrays, each pair of arrays in one shape: from vmap the two may have axes of 1 in other places."""
+    """Two trees of arrays, each pair of arrays in one shape: from vmap the two may have axes of 1 in other places.
+
+    One that is repeated is in memory, so that it may be the operand of a product.
+    """
 
     def in_full(x, y):
-        return broadcast_in_memory(x, jnp.broadcast_shapes(x.shape, y.shape))
+        shape = jnp.broadcast_shapes(x.shape, y.shape)
+        return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
 
     return jax.tree.map(in_full, one, other), jax.tree.map(in_full, other, one)
 

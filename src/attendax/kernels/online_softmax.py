@@ -40,36 +40,39 @@ def _at_most_zero_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
     return at_most_zero(primals[0]), tangents[0]
 
 
-def exp_scores(scores: Array) -> tuple[Array, Array, Array]:
+def exp_scores(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array, Array]:
     """``exp(s - row_max)``, row_max, a constant to every derivative, and row_sum.
 
+    ``marks``, NaN or 0, are added to the scores, but not for the maximum: XLA would write the sum into memory for it.
     A maximum may drop a NaN; a sum does not, so row_sum tells. The guard is a maximum: XLA's CPU compiler makes a
     kernel of its own of a ``where``.
     """
     row_max = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    exps = jnp.exp(scores - jnp.maximum(row_max, jnp.finfo(scores.dtype).min))
+    exps = jnp.exp(scores + marks - jnp.maximum(row_max, jnp.finfo(scores.dtype).min))
     return exps, row_max, exps.sum(-1, keepdims=True)
 
 
 @jax.custom_jvp
-def softmax(scores: Array) -> Array:
-    """The weights of whole rows of scores; 0 for a row without any key.
+def parts_of_softmax(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array]:
+    """The weights of whole rows of scores as a product: ``exp(s - row_max)``, and a factor for each row.
 
-    The derivative is ``p (ds - Σ p ds)``, the difference first: what is common to a row leaves no rounding (L8).
+    0 for a row without any key. To derivatives the factor is a constant, and the first part has the derivative of the
+    weights ``p (ds - Σ p ds)``, the difference first: what is common to a row leaves no rounding (L8).
     """
-    exps, _, row_sum = exp_scores(scores)
-    return exps / sum_or_one(row_sum)
+    exps, _, row_sum = exp_scores(scores, marks)
+    return exps, 1 / sum_or_one(row_sum)
 
 
-@softmax.defjvp
-def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    p = softmax(*primals)
-    return p, p * (tangents[0] - sums_of_products(p, tangents[0]))
+@parts_of_softmax.defjvp
+def _parts_of_softmax_jvp(primals: tuple[Array, Array | float], tangents: tuple[Array, Array]) -> tuple:
+    exps, factor = parts_of_softmax(*primals)
+    ds = tangents[0]
+    return (exps, factor), (exps * (ds - factor * sums_of_products(exps, ds)), jnp.zeros_like(factor))
 
 
-def weights_of(scores: Array, row_max: Array, row_sum: Array) -> Array:
-    """The weights of scores, from the maximum and the sum of their row."""
-    return jnp.exp(scores - max_or_zero(row_max)) / sum_or_one(row_sum)
+def parts_of_weights(scores: Array, row_max: Array, row_sum: Array) -> tuple[Array, Array]:
+    """The weights of scores as a product, from the maximum and the sum of their row."""
+    return jnp.exp(scores - max_or_zero(row_max)), 1 / sum_or_one(row_sum)
 
 
 def merge_accumulators(one: Sequence[Array], other: Sequence[Array]) -> tuple[Array, ...]:

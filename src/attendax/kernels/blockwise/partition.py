@@ -16,8 +16,7 @@ from attendax.masks import Mask
 
 from ..functions import has_function
 from ..operands import Index, Limits, Operands, Plan
-from .tile import mask_in_tile
-from .tiles import Grid, Tile, divided, is_one
+from .tiles import Grid, Tile, divided, is_one, mask_in_tile
 
 Tree = TypeVar("Tree")
 
@@ -25,7 +24,6 @@ LIMITS = Limits(rows=512, columns=512, bytes=2**21)
 ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # on an H200 within 6 % of the best (docs/gpu.md)
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
 WORTH_ASKING = 4  # tiles: of fewer, none would be left out
-WIDEST = 8  # times as many keys as the limit: a row of 65,536 sums to 1 within 1e-6 (L7) without AVX-512, too
 LEAST = 32  # a tile has at least so many queries and keys, however many heads it must hold
 EMPTY, PARTIAL, FULL = 0, 1, 2  # kinds of tiles: the mask allows no pair, perhaps some, every pair
 
@@ -87,7 +85,7 @@ def choose(
         axes: the leading axes, G, and how many query heads share a key head.
         T, S: queries and keys.
         itemsize: bytes of a score.
-        limits: of a tile. One of few queries has up to ``WIDEST`` times as many keys: to cut keys copies them.
+        limits: of a tile. One of few queries has as many more keys: to cut keys copies them.
         masked: whether there is a mask, which may leave tiles out; then a tile has no more keys than its limit.
         uncut: the last so many of ``axes`` must not be cut, because a function reads them.
         batch: how many of ``axes`` come from vmap.
@@ -95,7 +93,7 @@ def choose(
     budget = max(1, limits.bytes // itemsize)
     outside = len(axes) - uncut
     heads = math.prod(size for size in axes[outside:] if isinstance(size, int))
-    columns = limits.columns if masked else limits.columns * min(WIDEST, max(1, limits.rows // max(1, T)))
+    columns = limits.columns if masked else limits.columns * max(1, limits.rows // max(1, T))
     columns = _even(S, min(columns, max(LEAST, budget // max(1, heads))))
     rows = _even(T, min(limits.rows, max(LEAST, budget // max(1, heads * columns))))
     chunk_sizes = *_chunk_sizes(axes[:outside], budget // (heads * rows * columns)), *axes[outside:]

@@ -4,20 +4,19 @@ Scores and weights are (..., N, queries, keys), in the backward as in the forwar
 and a weight near 1 is not off by as much as its score (L8). Queries of heads that share a key are rows of one product.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
-from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
 from .. import dropout
 from ..not_finite import RowsOfBackward, is_read
 from ..numerics import (
+    LENGTH,
     finite_straight_through,
     in_memory,
     mark_of_rows,
@@ -27,27 +26,29 @@ from ..numerics import (
     sums_of_products,
     times,
 )
-from ..online_softmax import at_most_zero, exp_scores, softmax, weights_of
+from ..online_softmax import at_most_zero, exp_scores, parts_of_softmax, parts_of_weights
 from ..operands import KEY, QUERY, REST, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from ..score_modifiers import add_bias, modify
-from .tiles import Tile
+from .tiles import Tile, allowed_pairs
 
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:
     """The weighted sum of the values, the maximum and the sum of exponentials over the keys of a tile."""
     leaves = leaves_in(tile, operands)
     query, key, value = (x.astype(operands.compute_dtype()) for x in leaves[:REST])
-    products = _marked(_scaled_products(query, key, plan), mark_of_rows(value))
+    products = _scaled_products(query, key, plan)
     scores, allowed = finished(products, leaves[REST:], tile, operands)
+    marks = _marks(products, value)
     if allowed is not None:
-        scores, value = jnp.where(allowed, scores, -jnp.inf), replace_nonfinite(value)
-    exps, row_max, row_sum = exp_scores(scores)
-    return _of_rows(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
+        scores, marks = jnp.where(allowed, scores, -jnp.inf), jnp.where(allowed, marks, 0)
+        value = replace_nonfinite(value)
+    exps, row_max, row_sum = exp_scores(scores, marks)
+    return _summed(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
 def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
-    return dropped(softmax(scores_of_tile(tile, operands, plan)), tile, operands, plan)
+    return dropped(jnp.multiply(*parts_of_softmax(scores_of_tile(tile, operands, plan))), tile, operands, plan)
 
 
 def part_of_tangent(
@@ -60,26 +61,33 @@ def part_of_tangent(
     leaves, compute_dtype, roles = leaves_in(tile, operands), operands.compute_dtype(), operands.roles()
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
-    primals, given = of_one_shape([leaves[k] for k in moving], [dots[k] for k in moving])
+    primals, given = of_one_shape({k: leaves[k] for k in moving}, {k: dots[k] for k in moving})
+    query, key = (primals.pop(k, leaves[k]).astype(compute_dtype) for k in (QUERY, KEY))
+    products, lefts, rights = _scaled_products(query, key, plan), [], []
+    if QUERY in given:
+        lefts, rights = [given.pop(QUERY).astype(compute_dtype)], [key]
+    if KEY in given:
+        lefts, rights = [*lefts, query], [*rights, given.pop(KEY).astype(compute_dtype)]
+    if lefts:  # the sum of both terms is one product, which is written once
+        dproducts = _scaled_products(jnp.concatenate(lefts, -1), jnp.concatenate(rights, -1), plan)
+        primals[QUERY], given[QUERY] = of_one_shape(products, dproducts)
 
     def scores(arrays):
-        filled = dict(zip(moving, arrays, strict=True))
-        query, key, _, *rest = (filled.get(k, x) for k, x in enumerate(leaves))
-        products = _scaled_products(query.astype(compute_dtype), key.astype(compute_dtype), plan)
-        return finished(products if results else _marked(products, marks), rest, tile, operands)
+        rest = [arrays.get(k, x) for k, x in enumerate(leaves)][REST:]
+        return finished(arrays.get(QUERY, products), rest, tile, operands)
 
-    value, dvalue = leaves[VALUE].astype(compute_dtype), dots[VALUE]
-    marks = in_memory(mark_of_rows(value))  # not in the kernel of the products, which takes longer with it
     s, ds, allowed = jax.jvp(scores, (primals,), (given,), has_aux=True)
-    ds = _marked(ds, marks if dvalue is None else in_memory(mark_of_rows(dvalue)))
+    values = [x.astype(compute_dtype) for x in (leaves[VALUE], dots[VALUE]) if x is not None]
+    marks = _marks(products, *values)
     if allowed is not None:
-        s, ds = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0)
-    p = softmax(s) if results is None else weights_of(s, *(tile.cut("queries", x) for x in results[1:3]))
-    w, dlse = dropped(p, tile, operands, plan), sums_of_products(p, ds)
-    summed = _of_rows(w * (ds - dlse if results is None else ds), replace_nonfinite(value), plan)
-    if dvalue is not None:
-        summed += _of_rows(w, replace_nonfinite(dvalue.astype(compute_dtype)), plan)
-    return summed, dlse
+        s, ds, marks = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0), jnp.where(allowed, marks, 0)
+        values = list(map(replace_nonfinite, values))
+    of_rows = () if results is None else (tile.cut("queries", x) for x in results[1:3])
+    exps, factor = parts_of_softmax(s, marks) if results is None else parts_of_weights(s + marks, *of_rows)
+    w, dlse = dropped(exps, tile, operands, plan), factor * sums_of_products(exps, ds)
+    dlse += dlse - dlse  # NaN in a row whose tangents of scores are not finite
+    parts = w * (ds - dlse if results is None else ds), w
+    return factor * sum(_summed(*pair, plan) for pair in zip(parts, values, strict=False)), dlse
 
 
 def pulled_back(
@@ -115,7 +123,7 @@ def pulled_back(
     if at_once:
         s = in_memory(s)  # else products and softmax's derivative are one kernel, slower for a short text
         s = s + (s - s)
-        p = softmax(s if seen is None else jnp.where(seen, s, -jnp.inf))
+        p = jnp.multiply(*parts_of_softmax(s if seen is None else jnp.where(seen, s, -jnp.inf)))
         seen = read if seen is None else read & seen
         delta = sums_of_products(jnp.where(seen, p, 0), jnp.where(seen, dp, 0)) - of_rows[0]
         p = p + delta * (delta - delta)  # NaN in a row that is not finite, and so is its tangent
@@ -165,6 +173,16 @@ def _of_rows(
     return _of_heads(multiplied(grouped, other, transpose_right, plan.flat, plan.precision), x.shape)
 
 
+def _summed(weights: Array, value: Array, plan: Plan) -> Array:
+    """The weighted sums of the values, of at most ``LENGTH`` keys each: a longer chain of products misses L7."""
+    S = value.shape[-2]
+    if not isinstance(S, int) or S <= LENGTH:  # or symbolic, in jax.export
+        return _of_rows(weights, value, plan)
+    halves = (slice(None, S // 2), slice(S // 2, None))
+    one, other = (_summed(weights[..., half], value[..., half, :], plan) for half in halves)
+    return one + other
+
+
 def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[..., Array] = product) -> Array:
     """``scale · Q Kᵀ``, (..., N, queries, keys)."""
     before, after = plan.factors
@@ -172,10 +190,11 @@ def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[
     return products if after is None else products * after
 
 
-def _marked(x: Array, marks: Array) -> Array:
-    """An array (..., N, queries, keys), with NaN where it is not finite, or the key has a mark (..., G, keys, 1)."""
-    grouped = _in_groups(x, marks.shape[-3])
-    return _of_heads(grouped + jnp.subtract(grouped, grouped) + marks.swapaxes(-1, -2), x.shape)
+def _marks(products: Array, *values: Array) -> Array:
+    """NaN for pairs (..., N, queries, keys) whose product, or a value of whose key, is not finite; 0 for others."""
+    marks = in_memory(mark_of_rows(*values))  # not in the kernel of the products, which takes longer with it
+    grouped = _in_groups(lax.stop_gradient(products), marks.shape[-3])
+    return _of_heads(jnp.subtract(grouped, grouped) + marks.swapaxes(-1, -2), products.shape)
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
@@ -231,47 +250,6 @@ def _rounded(scores: Array) -> Array:
     fusion.
     """
     return jnp.where(scores == scores, scores, -scores)  # not NaN itself, which would have no gradient
-
-
-def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
-    """The pairs of the tile that are allowed, (..., N, queries, keys); None for all.
-
-    Where two tiles overlap, the second forbids the pairs that are in the first.
-    """
-    grid, parts = tile.grid, []
-    rank = len(grid.shape)
-    _, i, j = tile.positions(rank)
-    if mask is not None:
-        found = mask.map(lambda part: mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
-        parts.append(found.reshape((1,) * (rank - found.ndim) + found.shape))
-    _, i, j = tile.numbers(rank)
-    parts += [place >= new for place, new in ((j, tile.new_column), (i, tile.new_row)) if new is not None]
-    allowed = parts.pop() if parts else None
-    while parts:
-        allowed = allowed & parts.pop()
-    return allowed
-
-
-def mask_in_tile(part: Mask, tile: Tile) -> Mask:
-    """One kind of mask with its arrays cut to the tile; a function is called with the positions of the tile."""
-    if part.kind == "blocks":
-        return dataclasses.replace(part, arrays=tuple(tile.cut("blocks", x) for x in part.arrays))
-    if part.kind != "function":
-        return Mask(part.kind, tuple(None if x is None else tile.cut("pairs", x) for x in part.arrays), part.settings)
-    rank = len(tile.grid.shape)
-    _, i, j = tile.positions(3)
-
-    def ask(arrays):
-        found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
-        return found.reshape((1,) * (rank - tile.grid.batch - found.ndim) + found.shape)
-
-    arrays = jax.tree.map(lambda x: tile.cut("own", x), part.arrays)
-    if not arrays:
-        found = ask(())
-        return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
-    for _ in range(tile.grid.batch):
-        ask = jax.vmap(ask)
-    return Mask("dense", (ask(arrays),))
 
 
 def _modified(scores: Array, score_mod: ScoreModifier, tile: Tile) -> Array:

@@ -9,9 +9,12 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+
+from attendax.masks import Mask
 
 from ..operands import Index, Positions
 
@@ -40,14 +43,9 @@ class Grid:
         return tuple(size // piece for size, piece in zip(self.axes, self.chunk_sizes, strict=True))
 
     @property
-    def group(self) -> int:
-        """The number of query heads that share a key head in a chunk."""
-        return self.chunk_sizes[-1]
-
-    @property
     def heads(self) -> tuple[int, ...]:
         """The leading axes and query heads that a chunk takes."""
-        return *self.chunk_sizes[:-2], self.chunk_sizes[-2] * self.group
+        return *self.chunk_sizes[:-2], math.prod(self.chunk_sizes[-2:])
 
     @property
     def chunks(self) -> int:
@@ -63,11 +61,6 @@ class Grid:
     def column_blocks(self) -> int:
         """The number of blocks of keys."""
         return -(-self.S // self.columns)
-
-    @property
-    def rank(self) -> int:
-        """The number of axes of the scores."""
-        return len(self.axes) + 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,10 +84,6 @@ class Grid:
             chunk, place = divided(chunk, count)
             starts.insert(0, place * piece)
         return tuple(starts)
-
-    def only_tile(self, chunk: Index = 0) -> "Tile":
-        """The only tile of a chunk, where it has all queries and keys."""
-        return Tile(self, self.starts(chunk), 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +160,47 @@ class Tile:
             for full, size, (start, _) in zip(shape, sizes, ends[role], strict=True)
         ]
         return starts, sizes
+
+
+def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
+    """The pairs of the tile that are allowed, (..., N, queries, keys); None for all.
+
+    Where two tiles overlap, the second forbids the pairs that are in the first.
+    """
+    grid, parts = tile.grid, []
+    rank = len(grid.shape)
+    _, i, j = tile.positions(rank)
+    if mask is not None:
+        found = mask.map(lambda part: mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
+        parts.append(found.reshape((1,) * (rank - found.ndim) + found.shape))
+    _, i, j = tile.numbers(rank)
+    parts += [place >= new for place, new in ((j, tile.new_column), (i, tile.new_row)) if new is not None]
+    allowed = parts.pop() if parts else None
+    while parts:
+        allowed = allowed & parts.pop()
+    return allowed
+
+
+def mask_in_tile(part: Mask, tile: Tile) -> Mask:
+    """One kind of mask with its arrays cut to the tile; a function is called with the positions of the tile."""
+    if part.kind == "blocks":
+        return dataclasses.replace(part, arrays=tuple(tile.cut("blocks", x) for x in part.arrays))
+    if part.kind != "function":
+        return Mask(part.kind, tuple(None if x is None else tile.cut("pairs", x) for x in part.arrays), part.settings)
+    rank = len(tile.grid.shape)
+    _, i, j = tile.positions(3)
+
+    def ask(arrays):
+        found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
+        return found.reshape((1,) * (rank - tile.grid.batch - found.ndim) + found.shape)
+
+    arrays = jax.tree.map(lambda x: tile.cut("own", x), part.arrays)
+    if not arrays:
+        found = ask(())
+        return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
+    for _ in range(tile.grid.batch):
+        ask = jax.vmap(ask)
+    return Mask("dense", (ask(arrays),))
 
 
 def _positions_from(start: Index, size: int, place: Array | None) -> Array:
