@@ -11,13 +11,13 @@ from jax import Array, lax
 from attendax.checks import fail, is_traced, knows_keywords
 from attendax.kernels.blockwise.algorithm import by_rows
 from attendax.kernels.blockwise.partition import grid_of
-from attendax.kernels.blockwise.tile import scores_of_tile, weights_of_tile
+from attendax.kernels.blockwise.tile import dropped, scores_of_tile
 from attendax.kernels.blockwise.tiles import Grid, Tile
 from attendax.kernels.call import Call, checked_call
 from attendax.kernels.derivatives import attend
 from attendax.kernels.numerics import fusion_barrier
-from attendax.kernels.online_softmax import max_or_zero, parts_of_weights, sum_or_one
-from attendax.kernels.operands import takes_arrays
+from attendax.kernels.online_softmax import max_or_zero, parts_of_softmax, parts_of_weights, sum_or_one
+from attendax.kernels.operands import Operands, Plan, takes_arrays
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 from attendax.sharding.layout import refuse_divided_tokens
@@ -176,7 +176,7 @@ def _rows(call: Call, rows: Array) -> Array:
     grid = _one_tile(call, rows=1)
 
     def row(i):
-        return jnp.squeeze(weights_of_tile(Tile(grid, grid.starts(0), i, 0), *call), -2)
+        return jnp.squeeze(_of_tile(Tile(grid, grid.starts(0), i, 0), *call), -2)
 
     return jnp.moveaxis(lax.map(row, rows), 0, -2)
 
@@ -189,9 +189,15 @@ def all_weights(call: Call) -> Array:
         return jnp.zeros(grid.shape, call.operands.compute_dtype())
 
     def weights(*leaves):
-        return weights_of_tile(Tile(grid, grid.starts(0), 0, 0), jax.tree.unflatten(tree, leaves), call.plan)
+        return _of_tile(Tile(grid, grid.starts(0), 0, 0), jax.tree.unflatten(tree, leaves), call.plan)
 
     return fusion_barrier(weights, *leaves)
+
+
+def _of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
+    """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
+    weights = jnp.multiply(*parts_of_softmax(scores_of_tile(tile, operands, plan)))
+    return dropped(weights, tile, operands, plan)
 
 
 def _columns(call: Call, columns: Array) -> Array:

@@ -181,16 +181,6 @@ def sums_of_products(one: Array, other: Array) -> Array:
     return jnp.einsum("...d,...d->...", one, other, precision=lax.Precision.HIGHEST)[..., None]
 
 
-def matmul(left: Array, right: Array) -> Array:
-    """``times`` behind a fusion barrier of its own."""
-    return fusion_barrier(times, left, right)
-
-
-def matmul_transposed(left: Array, right: Array) -> Array:
-    """``left rightᵀ``, likewise; its derivative takes numbers that are not finite as 0."""
-    return fusion_barrier(lambda left, right: product(left, right, True), left, right)
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
 def product(
     left: Array,

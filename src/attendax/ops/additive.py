@@ -7,12 +7,12 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import finite_straight_through, mark_of_rows, matmul
+from attendax.kernels.numerics import finite_straight_through, mark_of_rows
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 
 from .full_attention import out_and_weights
-from .weighted_sum import as_allowed, pull_back
+from .weighted_sum import as_allowed, matmul, pull_back
 
 
 @takes_arrays

@@ -11,7 +11,6 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import matmul_transposed
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 from attendax.sharding.layout import refuse_divided_tokens
@@ -19,7 +18,7 @@ from attendax.sharding.layout import refuse_divided_tokens
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward
 from .full_attention import out_and_weights
-from .weighted_sum import as_allowed, pull_back, softmax
+from .weighted_sum import as_allowed, matmul_transposed, pull_back, softmax
 
 
 @takes_arrays

@@ -9,7 +9,6 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check, fail
-from attendax.kernels.numerics import matmul
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 from attendax.params import SingleHeadParams
@@ -17,7 +16,7 @@ from attendax.params import SingleHeadParams
 from .attention_core import scaled_dot_product_attention
 from .full_attention import attention
 from .positional import create_causal_mask
-from .weighted_sum import pull_back
+from .weighted_sum import matmul, pull_back
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Softmax along any axis; and two helpers of the layers here: gradients of a function, a mask in full shape."""
+"""Softmax along any axis; and helpers of the layers here: products, gradients of a function, a mask in full shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,19 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax import checks
-from attendax.kernels.numerics import row_sums
+from attendax.kernels.numerics import fusion_barrier, product, row_sums, times
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
+
+
+def matmul(left: Array, right: Array) -> Array:
+    """``times`` behind a fusion barrier of its own."""
+    return fusion_barrier(times, left, right)
+
+
+def matmul_transposed(left: Array, right: Array) -> Array:
+    """``left rightᵀ``, likewise; its derivative takes numbers that are not finite as 0."""
+    return fusion_barrier(lambda left, right: product(left, right, True), left, right)
 
 
 def pull_back(function: Callable, grad_output: ArrayLike, *arrays: Any) -> tuple[Any, ...]:  # arrays and weights

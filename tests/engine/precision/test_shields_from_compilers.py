@@ -12,13 +12,12 @@ import pytest
 from attendax.kernels.numerics import (
     fusion_barrier,
     in_memory,
-    matmul,
-    matmul_transposed,
     product,
     rows_finite,
     sums_of_products,
     times,
 )
+from attendax.ops.weighted_sum import matmul, matmul_transposed
 
 OPERANDS = {
     "ones": lambda s, shape: jnp.ones(shape),

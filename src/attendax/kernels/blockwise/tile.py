@@ -46,11 +46,6 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, 
     return _summed(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
-def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
-    """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
-    return dropped(jnp.multiply(*parts_of_softmax(scores_of_tile(tile, operands, plan))), tile, operands, plan)
-
-
 def part_of_tangent(
     tile: Tile, tangents: Tangents, operands: Operands, results: Results | None, plan: Plan
 ) -> tuple[Array, ...]:
