@@ -33,13 +33,7 @@ LEAKS = LEAK, WEIGHED, COUNTS, "what is masked changes the result"  # the last w
 def see(faults: Faults, implementation: Implementation, how: How) -> None:
     """Take what has no reason: first what is seen in the numbers, then what raises, has a trait, or looks the same."""
     _ignored(faults)
-    groups = collections.defaultdict(set)
-    is_racy = any(by_running.RACE in cause.name for cause in faults.causes)
-    for outcome in faults.left:
-        if outcome.verdict is Verdict.LEAK and outcome.case.law == "L6":
-            groups[_leak(outcome.case, implementation, how, 8 if is_racy else 2)].add(outcome.case.name)
-    for name, names in groups.items():
-        faults.take(name, names, tried=0)
+    _leaks(faults, implementation, how)
     by_numbers.see(faults)
     _crashes(faults)
     _of_a_trait(faults)
@@ -61,6 +55,16 @@ def _ignored(faults: Faults) -> None:
             limits = _limits(option, [o.case for o in faults.left if o.case.name in names], faults)
             remedy = "" if limits else _lacking(names, faults)
             faults.take(f"{name}{limits}", names, remedy, None if option else 0)
+
+
+def _leaks(faults: Faults, implementation: Implementation, how: How) -> None:
+    """Results that something masked changes (L6); of a function with a race more calls have to agree."""
+    groups = collections.defaultdict(set)
+    times = 8 if any(by_running.RACE in cause.name for cause in faults.causes) else 2
+    for case in (o.case for o in faults.left if o.verdict is Verdict.LEAK and o.case.law == "L6"):
+        groups[_leak(case, implementation, how, times)].add(case.name)
+    for name, names in groups.items():
+        faults.take(name, names, tried=0)
 
 
 def _leak(case: Case, implementation: Implementation, how: How, times: int) -> str:
