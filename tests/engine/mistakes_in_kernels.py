@@ -358,8 +358,8 @@ MARKS = (
         ),
         (
             "NaN of a tangent in second order",
-            "given = [replace_nonfinite(t) for t in given]\n    return",
-            "return",
+            "given = [replace_nonfinite(t) for t in given]\n    second",
+            "pass\n    second",
             "unread second",
             "future",
         ),

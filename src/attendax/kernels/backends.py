@@ -32,7 +32,7 @@ class Directions(Protocol):
 
 
 class EveryDirection(Directions, Protocol):
-    """The third, too, with which JAX derives all others."""
+    """The third, too, with which JAX derives all others, but for an ``hvp`` that it has itself (``own_hvp``)."""
 
     def tangent(self, tangents: Tangents, operands: Operands, results: Results, plan: Plan, /) -> tuple[Array, ...]:
         """The tangents of out and lse; linear in ``tangents``, and the transpose of ``cotangent``."""
@@ -104,6 +104,11 @@ def by_others(plan: Plan, operands: Operands | None = None) -> Plan | None:
     backend = BACKENDS[_own(plan)]
     kept = operands is not None and backend.keeps(operands, plan)
     return _by(plan, backend.others) if backend.others and not kept else None
+
+
+def own_hvp(plan: Plan, operands: Operands | None = None) -> Callable | None:
+    """The tangents of gradients, where the backend of a plan has them itself; None elsewhere, see ``by_others``."""
+    return None if operands is not None and by_others(plan, operands) else getattr(directions(plan), "hvp", None)
 
 
 def _own(plan: Plan) -> str:

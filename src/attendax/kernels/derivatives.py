@@ -29,9 +29,10 @@ from jax.tree_util import PyTreeDef
 from attendax.checks import fail
 
 from . import programs
+from .backends import own_hvp
 from .numerics import vary_alike
 from .online_softmax import max_or_zero
-from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
+from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, There, Wanted
 from .primitives import OrUnknown, OrZero, Program, moved, moving_argnums, primitive_of, run_as_primitive
 
 
@@ -85,7 +86,7 @@ def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: 
     return [out, row_max, row_sum, lse], [dout, _zero(row_max), row_sum * dlse, dlse]
 
 
-def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[tuple[bool, ...], list[Any]]:
+def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[There, list[Any]]:
     """The differentiable leaves that have a tangent, by number, and these tangents."""
     size = len(jax.tree.unflatten(tree, leaves).differentiable())
     pairs = list(zip(leaves[:size], tangents[:size], strict=True))
@@ -118,23 +119,29 @@ def _linear_jvp(
 
 
 def _jvp_by_operands(
-    second: Primitive,
-    program: Callable,
-    name: str,
-    first: int,
-    primals: Sequence[Array],
-    tangents: Sequence[OrZero],
-    **params: Any,
+    second: Primitive, first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any
 ) -> Any:
-    """The jvp of ``tangent`` or ``cotangent`` by the operands: ``second``, of the leaves that ``name`` has.
+    """The jvp of ``cotangent``, or else of ``tangent``, by the operands: ``second``.
 
     The results are functions of the operands, so their tangents are computed, not given. In a part of a ring they are
     given, because the results cover keys that are not here.
     """
     if params["plan"].partial:
+        program = programs.cotangent if second is hvp_p else programs.tangent
         return _by_jax(program, first, primals, tangents, **params)
     there, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
-    return second.bind(*given, *primals, **{name: there}, **params) if given else None
+    which = {"active": there, "whole": False} if second is hvp_p else {"moving": there}
+    return second.bind(*given, *primals, **which, **params) if given else None
+
+
+def _whole_jvp(by_parts: Callable, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
+    """The jvp of ``cotangent``; where dout and the operands move, in one where the backend has it, else by parts."""
+    there, given = _moving(primals[2:-3], tangents[2:-3], params["tree"])
+    own = own_hvp(params["plan"], jax.tree.unflatten(params["tree"], primals[2:-3]))
+    if not given or not own or all(map(_is_zero, tangents[:2])):
+        return by_parts(primals, tangents, **params)
+    given += map(ad.instantiate_zeros, tangents[:2])
+    return cotangent_p.bind(*primals, **params), hvp_p.bind(*given, *primals, active=there, whole=True, **params)
 
 
 def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
@@ -153,9 +160,7 @@ def _refuse_unknown(arrays: Sequence[OrUnknown]) -> None:
         fail(NotImplementedError, "attention", sentence)
 
 
-def _tangent_transpose(
-    grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], **params: Any
-) -> list[Any]:
+def _tangent_transpose(grads: Sequence[OrZero], *arrays: OrUnknown, active: There, **params: Any) -> list[Any]:
     size = sum(active)
     _refuse_unknown(arrays[size:])
     grads = [*map(ad.instantiate_zeros, grads)]
@@ -186,7 +191,7 @@ def _forward_transpose(grads: Sequence[OrZero], *leaves: OrUnknown, tree: PyTree
 
 
 def _jvp_of_jvp_transpose(
-    grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], moving: tuple[bool, ...], **params: Any
+    grads: Sequence[OrZero], *arrays: OrUnknown, active: There, moving: There, **params: Any
 ) -> list[Any]:
     """The transpose by the tangents of the moving leaves, or of the active ones: it is symmetric in the two."""
     size, both = sum(moving), sum(moving) + sum(active)
@@ -195,28 +200,29 @@ def _jvp_of_jvp_transpose(
     if not is_first:
         first, other, active, moving = other, first, moving, active
     grads = [*map(ad.instantiate_zeros, grads)]
-    found = hvp_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), **params)
+    found = hvp_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), whole=False, **params)
     nothing = [None for _ in other]
     return [*(found + nothing if is_first else nothing + found), *(None for _ in rest)]
 
 
 def _hvp_transpose(
-    grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], wanted: Wanted, **params: Any
+    grads: Sequence[OrZero], *arrays: OrUnknown, active: There, wanted: Wanted, whole: bool, **params: Any
 ) -> list[Any]:
-    """The transpose by the tangents is ``hvp`` itself; by dout and dlse it is ``jvp_of_jvp``."""
-    size = sum(active)
+    """The transpose by the tangents is ``hvp`` itself, of dout and dlse ``tangent``; by these it is ``jvp_of_jvp``."""
+    size, first = sum(active), sum(active) + 2 * whole
     moving = tuple(shape is not None for shape in wanted)
-    grads = [ad.instantiate_zeros(x) for x in grads]
-    tangents, of_results, rest = arrays[:size], arrays[size : size + 2], arrays[size + 2 :]
+    grads = [*map(ad.instantiate_zeros, grads)]
+    tangents, of_results, rest = arrays[:size], arrays[first : first + 2], arrays[first + 2 :]
     if any(map(ad.is_undefined_primal, of_results)):
         found = jvp_of_jvp_p.bind(*grads, *tangents, *rest, active=active, moving=moving, **params)
         return [*(None for _ in tangents), *found, *(None for _ in rest)]
     swapped = _shapes_of(tangents, active)
-    found = hvp_p.bind(*grads, *of_results, *rest, active=moving, wanted=swapped, **params)
+    found = hvp_p.bind(*grads, *of_results, *rest, active=moving, wanted=swapped, whole=False, **params)
+    found += tangent_p.bind(*grads, *rest, active=moving, **params) if whole else []
     return [*found, *(None for _ in (*of_results, *rest))]
 
 
-def _shapes_of(arrays: Sequence[OrUnknown], there: tuple[bool, ...]) -> tuple[Any, ...]:
+def _shapes_of(arrays: Sequence[OrUnknown], there: There) -> tuple[Any, ...]:
     """The shape of each array, known or not, at the places that ``there`` marks, and None at the others."""
     shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays])
     return tuple(next(shapes) if t else None for t in there)
@@ -236,9 +242,9 @@ def _batch(
     The arrays of functions are read in a way of their own, and are repeated.
     """
     size = next(x.shape[a] for x, a in zip(arrays, axes, strict=True) if a is not None)
-    repeat = _of_user_functions(len(arrays), tree, primitive, **params)
     numbers = jax.tree.unflatten(tree, range(tree.num_leaves))
     first = len(arrays) - tree.num_leaves - (0 if primitive is forward_p else 3)
+    repeat = _of_user_functions(first, tree, **params)
     positions = {first + k for k in jax.tree.leaves(numbers.positions)}
     if any(axes[k] is not None for k in positions):
         raise NotImplementedError("attention: vmap over positions is not there; all entries of a batch have the same.")
@@ -248,7 +254,7 @@ def _batch(
             return jnp.moveaxis(x, axis, 0)
         return jnp.broadcast_to(x[None], (size, *x.shape)) if repeated else x[None]
 
-    each = enumerate(zip(arrays, axes, repeat, strict=True))
+    each = enumerate(zip(arrays, axes, [*repeat, False, False, False], strict=False))
     moved = [one[0] if k in positions else in_front(*one) for k, one in each]
     if "wanted" in params:
         params["wanted"] = tuple(None if shape is None else (size, *shape) for shape in params["wanted"])
@@ -257,15 +263,8 @@ def _batch(
     return results, [0] * len(results)
 
 
-def _of_user_functions(
-    count: int,
-    tree: PyTreeDef,
-    primitive: Primitive,
-    active: tuple[bool, ...] = (),
-    moving: tuple[bool, ...] = (),
-    **_: Any,
-) -> list[bool]:
-    """The arrays that belong to functions: those of modifiers, their tangents, and those of function masks."""
+def _of_user_functions(first: int, tree: PyTreeDef, active: There = (), moving: There = (), **_: Any) -> list[bool]:
+    """The arrays, up to the leaves, that belong to functions: of modifiers, their tangents, and of function masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
     own = set(jax.tree.leaves(operands.score_mod))
 
@@ -275,21 +274,19 @@ def _of_user_functions(
 
     if operands.mask is not None:
         operands.mask.map(collect)
-    of_leaves = [k in own for k in range(tree.num_leaves)]
-    results = 0 if primitive is forward_p else 3
-    of_first = [of_leaves[k] for there in (moving, active) for k, a in enumerate(there) if a]
-    of_first += [False] * (count - results - tree.num_leaves - len(of_first))
-    return of_first + of_leaves + [False] * results
+    of_tangents = [k in own for there in (moving, active) for k, a in enumerate(there) if a]
+    return of_tangents + [False] * (first - len(of_tangents)) + [k in own for k in range(tree.num_leaves)]
 
 
 ad.primitive_jvps[forward_p] = _forward_jvp
 for _each, _count, _jvp_by_the_rest in (
-    (tangent_p, lambda active, **_: sum(active), partial(_jvp_by_operands, jvp_of_jvp_p, programs.tangent, "moving")),
-    (cotangent_p, lambda **_: 2, partial(_jvp_by_operands, hvp_p, programs.cotangent, "active")),
+    (tangent_p, lambda active, **_: sum(active), partial(_jvp_by_operands, jvp_of_jvp_p)),
+    (cotangent_p, lambda **_: 2, partial(_jvp_by_operands, hvp_p)),
     (jvp_of_jvp_p, lambda moving, **_: sum(moving), partial(_by_jax, programs.jvp_of_jvp)),
-    (hvp_p, lambda active, **_: sum(active), partial(_by_jax, programs.hvp)),
+    (hvp_p, lambda active, whole, **_: sum(active) + 2 * whole, partial(_by_jax, programs.hvp)),
 ):
     ad.primitive_jvps[_each] = partial(_linear_jvp, _each, _count, _jvp_by_the_rest)
+ad.primitive_jvps[cotangent_p] = partial(_whole_jvp, ad.primitive_jvps[cotangent_p])
 ad.primitive_transposes[forward_p] = _forward_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 ad.primitive_transposes[jvp_of_jvp_p] = _jvp_of_jvp_transpose

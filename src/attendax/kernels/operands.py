@@ -22,6 +22,7 @@ Index = int | Array  # known before anything runs, or traced
 # One for each differentiable leaf, in its shape; None where its tangent is 0, or no gradient is asked for.
 Tangents = Sequence[Array | None]
 Wanted = Sequence[tuple[int, ...] | None]  # the shapes of gradients
+There = tuple[bool, ...]  # which differentiable leaves have a tangent
 Cotangents = tuple[Array, Array]  # of out (..., N, T, V) and of lse (..., N, T, 1)
 
 QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand

@@ -6,6 +6,7 @@ Arrays come flat: first those that the function is linear in, then the leaves of
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,14 +15,14 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
-from . import native
-from .backends import BACKENDS, by_others, directions, settled
+from .backends import BACKENDS, by_others, directions, own_hvp, settled
 from .blockwise.algorithm import at_once
 from .not_finite import spoiled_by
 from .numerics import fusion_barrier, of_one_shape, replace_nonfinite
 from .online_softmax import log_sum_exp
-from .operands import Operands, Plan, Results, Wanted
+from .operands import Operands, Plan, Results, There, Wanted
 
+Arrays = Sequence[Array]
 Known = Any  # the ``Results`` of a body, or None where it needs none
 
 
@@ -115,21 +116,13 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
 
 
 @_linear(tangent_shapes, short=True)
-def tangent(operands: Operands, results: Known, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...]) -> Any:
+def tangent(operands: Operands, results: Known, given: Arrays, plan: Plan, *, active: There) -> Any:
     """The tangents of out and lse. given: the tangents of the active leaves."""
     return directions(plan).tangent(_spaced(given, active), operands, results, plan)
 
 
 @_linear(tangent_shapes)
-def jvp_of_jvp(
-    operands: Operands,
-    results: Known,
-    given: Sequence[Array],
-    plan: Plan,
-    *,
-    active: tuple[bool, ...],
-    moving: tuple[bool, ...],
-) -> Any:
+def jvp_of_jvp(operands: Operands, results: Known, given: Arrays, plan: Plan, *, active: There, moving: There) -> Any:
     """The jvp of ``tangent`` by the operands, and by the results through them: bilinear in the two directions.
 
     given: the tangents of the moving leaves; those of the active ones.
@@ -147,41 +140,38 @@ def jvp_of_jvp(
 
 
 @_linear(cotangent_shapes, every=False)
-def cotangent(operands: Operands, results: Results, given: Sequence[Array], plan: Plan, *, wanted: Wanted) -> Any:
+def cotangent(operands: Operands, results: Results, given: Arrays, plan: Plan, *, wanted: Wanted) -> Any:
     """Gradients. given: dout, dlse. wanted: for each differentiable leaf a shape, or None."""
     return directions(plan).cotangent((given[0], given[1]), operands, results, plan, wanted)
 
 
 @_linear(cotangent_shapes, short=True)
 def hvp(
-    operands: Operands, results: Known, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...], wanted: Wanted
+    operands: Operands, results: Known, given: Arrays, plan: Plan, *, active: There, wanted: Wanted, whole: bool
 ) -> Any:
-    """The jvp of ``cotangent`` by the operands, and by the results through them.
+    """The jvp of ``cotangent`` by the operands, and by the results through them; ``whole``: by dout and dlse, too.
 
-    given: the tangents of the active leaves; dout, dlse. wanted: as in ``cotangent``.
+    given: the tangents of the active leaves, with ``whole`` of dout and dlse; dout, dlse. wanted: as in ``cotangent``.
     """
-    *given, dout, dlse = given
-    if plan.backend == "native" and not plan.axis:  # a short text
-        return native.hvp(_spaced(given, active), (dout, dlse), operands, plan, wanted)
+    given, moved, grads = given[: sum(active)], given[sum(active) : -2], given[-2:]
+    if own := own_hvp(plan):
+        return own(_spaced(given, active), grads, moved, operands, plan, wanted)
 
-    def of_operands(operands, results):
-        return directions(plan).cotangent((dout, dlse), operands, results, plan, wanted)
+    def pulled(grads, operands, results):
+        return directions(plan).cotangent(grads, operands, results, plan, wanted)
 
-    if results is None:
-        return _moved(of_operands, operands, None, active, given)
-    result_tangents = directions(plan).tangent(_spaced(given, active), operands, results, plan)
-    _, results, result_tangents = spoiled_by(result_tangents, results)
-    given = [replace_nonfinite(t) for t in given]
-    return _moved(of_operands, operands, results, active, given, result_tangents)
+    result_tangents: Arrays = ()
+    first = pulled(moved, operands, results) if whole else ()
+    if results is not None:
+        result_tangents = directions(plan).tangent(_spaced(given, active), operands, results, plan)
+        _, results, result_tangents = spoiled_by(result_tangents, results)
+        given = [replace_nonfinite(t) for t in given]
+    second = _moved(partial(pulled, grads), operands, results, active, given, result_tangents)
+    return map(jnp.add, first, second) if whole else second
 
 
 def _moved(
-    function: Callable,
-    operands: Operands,
-    results: Results | None,
-    moving: tuple[bool, ...],
-    given: Sequence[Array],
-    result_tangents: tuple[Array, ...] = (),
+    function: Callable, operands: Operands, results: Known, moving: There, given: Arrays, result_tangents: Arrays
 ) -> Any:
     """The jvp of ``function(operands, results)`` along ``given``, the tangents of the moving leaves.
 
@@ -198,13 +188,13 @@ def _moved(
     return jax.jvp(of_moving, *of_one_shape(primals, tangents))[1]
 
 
-def _spaced(given: Sequence[Array], there: tuple[bool, ...]) -> list[Any]:
+def _spaced(given: Arrays, there: There) -> list[Any]:
     """One for each place, None where nothing is there."""
     rest = iter(given)
     return [next(rest) if t else None for t in there]
 
 
-def _refilled(operands: Operands, moving: tuple[bool, ...], given: Sequence[Array]) -> Operands:
+def _refilled(operands: Operands, moving: There, given: Arrays) -> Operands:
     """The operands with others in place of the moving leaves."""
     pairs = zip(operands.differentiable(), _spaced(given, moving), strict=True)
     return operands.replaced([x if other is None else other for x, other in pairs])
@@ -214,6 +204,6 @@ def _has_scores(operands: Operands, plan: Plan) -> bool:
     return 0 not in (*plan.leading(operands), *operands.query.shape[-3:-1], operands.key.shape[-2])
 
 
-def _unpack(arrays: Sequence[Array], tree: PyTreeDef) -> tuple[Operands, Any, Any]:
+def _unpack(arrays: Arrays, tree: PyTreeDef) -> tuple[Operands, Any, Any]:
     first = len(arrays) - tree.num_leaves - 3
     return jax.tree.unflatten(tree, arrays[first:-3]), Results(*arrays[-3:]), arrays[:first]

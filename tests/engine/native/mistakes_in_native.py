@@ -29,6 +29,8 @@ FEW = "test_native.py::test_l8_few_queries_are_as_near_as_in_the_dense_formula[6
 TANGENTS = "test_native_directions.py::test_tangents_are_those_of_tiles"
 BEYOND = "test_native_directions.py::test_l7_a_query_that_the_scale_leads_beyond_the_range_stays_in_its_row"
 NEAR = "test_native_directions.py::test_l8_tangents_are_as_near_as_in_the_dense_formula"
+WHOLE = "test_native_directions.py::test_cotangents_that_move_give_what_tiles_do"
+MEETS = "test_native_directions.py::test_l6_where_cotangents_move_too"
 SPOILED = "test_native_directions.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
 TWO = "test_native.py::test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula"
 WIDE = "test_native_rows.py::test_a_row_of_a_wide_window_does_not_depend_on_other_rows"
@@ -366,20 +368,29 @@ DIRECTIONS = in_file(
     ("dk' without the tangents of queries",
      "add_all_columns(ds, keys, block.padded, spans, panels, 0, query_rows_moved, query_step, dkey);", ";",
      (f"{TANGENTS}[tiny-none-float32]",)),
+    ("dp' without the tangents of dout", "multiply<N, true>(value, V, douts_moved + row, ds_moved + row);", ";",
+     (f"{WHOLE}[tiny-none-float32]",)),
+    ("delta' without the tangents of dlse", "of_tangents.total() - load(dlse_moved + row);", "of_tangents.total();",
+     (f"{WHOLE}[tiny-none-float32]",)),
+    ("dv' without the tangents of dout",
+     "add_all_columns(weights, keys, block.padded, spans, panels, 0, dout_rows_moved, dout_step, dvalue);", ";",
+     (f"{WHOLE}[tiny-none-float32]",)),
+    ("tangents of keys meet every row", "moved[r] && meets_moved[r]", "moved[r]", (f"{MEETS}[two blocks-none]",)),
+    ("tangents of queries meet every row", "!fine && meets_moved[r]", "!fine", (f"{MEETS}[two blocks-none]",)),
     ("the mask's program is left out", "allowed = seen == Seen::some ? stack : nullptr;", "",
      (f"{TANGENTS}[two blocks-dense-float32]",)),
     ("who sees what is not finite is not asked", "if (sees && hides)", "if (sees && !hides)",
      (f"{SPOILED}[two blocks-causal]",)),
     ("a row that sees nothing is NaN", "lse_moved[row] += x;", "lse_moved[row] = kNaN;",
      (f"{SPOILED}[a folded group-padding]",)),
-    ("a scaled query beyond the range", "!finite_row(query, query_step) || !finite_row(moved", "!finite_row(moved",
+    ("a scaled query beyond the range", "spoiled[r] = !finite_row(query, query_step);", "spoiled[r] = 0;",
      (f"{BEYOND}[read-given]", f"{BEYOND}[unread-given]")),
     ("sums of a row in one chain", "if (!ends_piece(key, kPiece)) return;", "if (key >= 0) return;",
      (f"{NEAR}[equal keys]",)),
     ("weighted tangents in one chain", "add_product<N, false, true>(width, keys, p.dquery ? key_moved",
      "add_product<N, false, false>(width, keys, p.dquery ? key_moved", (f"{NEAR}[equal tangents]",)),
-    ("rows on which nothing depends are read", "read[r] = any_not_zero(dout, dout_step) || !(dlse[r] == 0);",
-     "read[r] = 1;", (f"{SPOILED}[two blocks-none]",)),
+    ("rows on which nothing depends are read", "any_not_zero(dout, dout_step) || !(*dlse == 0);",
+     "true;", (f"{SPOILED}[two blocks-none]",)),
 ) + in_file(
     "ffi.cc",
     ("directions of the first group alone", "kernels.directions(p, i / p.groups, i % p.groups);",

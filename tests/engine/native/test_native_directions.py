@@ -34,6 +34,23 @@ def program(implementation, moving=(0, 1, 2), **chosen):
     return lambda *numbers: jax.tree.leaves(both(*numbers))
 
 
+def whole(implementation, **chosen):
+    """The tangents of the gradients, where query, key and value move, and the cotangents of out and lse."""
+    call = functools.partial(attention, **chosen, return_lse=True, implementation=implementation)
+
+    def gradients(given, found):
+        results, pull_back = jax.vjp(call, *given)
+        return pull_back(tuple(d.astype(x.dtype) for d, x in zip(found, results, strict=True)))
+
+    return jax.jit(lambda *numbers: jax.jvp(gradients, numbers[:2], numbers[2:])[1])
+
+
+def whole_numbers(z, dtype=np.float64):
+    """Query, key and value, the cotangents of out and lse; the tangents of all of them."""
+    parts = [arrays(z, dtype), cotangents(z, dtype), arrays(z, dtype, seed=1), cotangents(z, dtype, seed=1)]
+    return [tuple(part) for part in parts]
+
+
 def both_programs(**options):
     return [program(implementation, **options) for implementation in ("native", "blockwise")]
 
@@ -60,6 +77,16 @@ def test_tangents_are_those_of_tiles(sizes, name, dtype):
     assert_alike(both_programs(**options(name, z)), numbers_of(z, dtype), tolerance)
 
 
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [*MASKS, "dropout"])
+@pytest.mark.parametrize("sizes", SHORT)
+def test_cotangents_that_move_give_what_tiles_do(sizes, name, dtype):
+    z, (dtype, tolerance) = SHORT[sizes], DTYPES[dtype]
+    programs = [whole(implementation, **options(name, z)) for implementation in ("native", "blockwise")]
+    assert_alike(programs, whole_numbers(z, dtype), tolerance)
+
+
 @pytest.mark.parametrize("moving", [(0,), (1,), (2,), (0, 2)], ids=str)
 def test_some_arrays_move(moving):
     z = SHORT["a folded group"]
@@ -70,6 +97,7 @@ def test_some_arrays_move(moving):
 def test_narrow_dtypes(dtype):
     z = SHORT["two blocks"]
     assert_alike(both_programs(mask=masks.causal(9)), numbers_of(z, dtype), 0.02)
+    assert_alike([whole(name, mask=masks.causal(9)) for name in ("native", "blockwise")], whole_numbers(z, dtype), 0.02)
 
 
 @pytest.mark.parametrize("name", ["none", "causal", "padding", "dense", "dropout"])
@@ -86,6 +114,24 @@ def test_l6_what_is_not_finite_spreads_as_in_tiles(sizes, name):
             if rng.random() < 0.4:
                 x[tuple(rng.integers(size) for size in x.shape)] = rng.choice([np.nan, np.inf, -np.inf])
         assert_alike(programs, (given, moved, found), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["none", "causal", "padding", "dense"])
+@pytest.mark.parametrize("sizes", ["a folded group", "two blocks"])
+def test_l6_where_cotangents_move_too(sizes, name):
+    """Tangents of query, key and value meet rows with a cotangent; what they meet there is as in tiles."""
+    z = SHORT[sizes]
+    programs = [whole(implementation, **options(name, z)) for implementation in ("native", "blockwise")]
+    for seed in range(20):
+        rng = generator(seed, *z)
+        numbers = whole_numbers(z, np.float32)
+        for k, found in enumerate((numbers[1], numbers[3])):
+            for x in found:
+                x[:, :, k :: 3 - k] = 0
+        for x in jax.tree.leaves(numbers):
+            if rng.random() < 0.2:
+                x[tuple(rng.integers(size) for size in x.shape)] = rng.choice([np.nan, np.inf, -np.inf])
+        assert_alike(programs, numbers, 1e-5)
 
 
 def test_l6_what_is_hidden_changes_no_bit():
@@ -177,6 +223,14 @@ def test_short_texts_without_a_bias_are_kept(keys, biased, kept):
 
     text = jax.jit(moved).lower(*given).as_text()
     assert ("attendax_hvp" in text, "attendax_tangent" in text) == (kept, keys < 97)
+
+
+def test_where_all_move_it_is_one_call():
+    """The gradient along its cotangents is no backward of its own."""
+    numbers = whole_numbers(SHORT["tiny"], np.float32)
+    text = whole("native").lower(*numbers).compile().as_text()
+    targets = [text.count(f'custom_call_target="attendax_{name}"') for name in ("hvp", "backward")]
+    assert targets == [1, 0]
 
 
 def test_other_second_derivatives_meet_them():

@@ -110,12 +110,17 @@ def tangent(tangents: Tangents, operands: Operands, _: None, plan: Plan) -> tupl
     return tuple(_moved("attendax_tangent", tangents, [], operands, types, plan))
 
 
-def hvp(tangents: Tangents, grads: Cotangents, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
-    """The tangents of the gradients for which ``wanted`` gives a shape, of a call that it ``keeps``."""
+def hvp(
+    tangents: Tangents, grads: Cotangents, moved: Sequence[Array], operands: Operands, plan: Plan, wanted: Wanted
+) -> tuple[Array, ...]:
+    """The tangents of the gradients for which ``wanted`` gives a shape, of a call that it ``keeps``.
+
+    moved: the tangents of ``grads``, or nothing.
+    """
     lead, dtype = plan.leading(operands), operands.compute_dtype()
     kinds = PAIRS, KEYS, KEYS
     types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
-    got = _moved("attendax_hvp", tangents, [x.astype(dtype) for x in grads], operands, types, plan)
+    got = _moved("attendax_hvp", tangents, [x.astype(dtype) for x in (*grads, *moved)], operands, types, plan)
     return tuple(_summed(x, shape, len(plan.batch)) for x, shape in zip(got, wanted, strict=True) if shape)
 
 
@@ -123,7 +128,7 @@ def _moved(
     target: str, tangents: Tangents, grads: list[Array], operands: Operands, types: list[Shape], plan: Plan
 ) -> Sequence[Array]:
     given = [x for x in tangents if x is not None]
-    there = [int(x is not None) for x in tangents]
+    there = [*(int(x is not None) for x in tangents), int(len(grads) > 2)]
     return _called(target, operands, program_of(operands, plan), types, [*given, *grads], there, plan)
 
 

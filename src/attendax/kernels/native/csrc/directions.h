@@ -2,13 +2,14 @@
 //
 // A prime marks a tangent. With p the weights, w those after dropout, dp = dout . v:
 //   s' = scale (q' k + q k'), lse' = sum p s', p' = p (s' - lse'), out' = sum w' v + w v'
-//   delta = sum p dp - dlse, ds = p (dp - delta)
-//   delta' = sum p' dp + p dp', ds' = p' (dp - delta) + p (dp' - delta')
-//   dq' = scale (ds' k + ds k'), dk' = scale (ds'^T q + ds^T q'), dv' = w'^T dout
+//   delta = sum p dp - dlse, ds = p (dp - delta), dp' = dout' . v + dout . v'
+//   delta' = sum (p' dp + p dp') - dlse', ds' = p' (dp - delta) + p (dp' - delta')
+//   dq' = scale (ds' k + ds k'), dk' = scale (ds'^T q + ds^T q'), dv' = w'^T dout + w^T dout'
 // The difference s' - lse' comes first: what is common to a row leaves no rounding (L8).
 //
 // What is not finite, in an array or its tangent, is 0 before it is computed with (L6). A row that holds or sees it
-// then has NaN at each pair that it may look at, or 0 where nothing depends on the row.
+// then has NaN at each pair that it may look at, or 0 where nothing depends on the row. The tangents of query, key and
+// value are only met by a row with dout or dlse.
 #pragma once
 #include "backward.h"
 
@@ -46,15 +47,16 @@ struct Directions {
   const Problem& p;
   int64_t batch, group, D = p.width, V = p.value_width, keys = p.keys;
   int64_t query_step = rounded_up(D, W), dout_step = rounded_up(V, W);
-  Real *key, *key_moved, *value, *value_moved;                    // rows
-  Real *query_rows, *query_rows_moved, *dout_rows;                // rows, scaled; filled up with zeros
-  Real *queries, *queries_moved, *douts;                          // transposed: (D or V, rows)
-  Real *scores, *weights, *weights_moved, *ds, *ds_moved, *kept;  // (keys, rows of a block), kLd apart
-  Real *of_rows, *lse_moved, *dlse;                               // (D or V, rows): dq' or out'; of each row
-  Real *dkey, *dvalue;                                            // sums over blocks, in whole vectors
+  Real *key, *key_moved, *value, *value_moved;                        // rows
+  Real *query_rows, *query_rows_moved, *dout_rows, *dout_rows_moved;  // rows, scaled; filled up with zeros
+  Real *queries, *queries_moved, *douts, *douts_moved;                // transposed: (D or V, rows)
+  Real *scores, *weights, *weights_moved, *ds, *ds_moved, *kept;      // (keys, rows of a block), kLd apart
+  Real *of_rows, *lse_moved, *dlse, *dlse_moved;                      // (D or V, rows): dq' or out'; of each row
+  Real *dkey, *dvalue;                                                // sums over blocks, in whole vectors
   Allowed* stack;
-  bool hides;  // whether a key is not finite
-  uint8_t bad[kTileKeys] = {}, spoiled[kBlockRows], read[kBlockRows];
+  bool hides;  // whether a key, or its tangent, is not finite
+  uint8_t bad[kTileKeys] = {}, bad_moved[kTileKeys] = {}, spoiled[kBlockRows];
+  uint8_t read[kBlockRows], meets_moved[kBlockRows];  // whether anything depends on a row; on tangents through it
 
   Directions(const Problem& p, int64_t batch, int64_t group) : p(p), batch(batch), group(group) {
     int64_t steps = query_step + dout_step;
@@ -68,14 +70,17 @@ struct Directions {
     query_rows = arena.take<Real>(kBlockRows * query_step);
     query_rows_moved = arena.take<Real>(kBlockRows * query_step);
     dout_rows = arena.take<Real>(kBlockRows * dout_step);
+    dout_rows_moved = arena.take<Real>(kBlockRows * dout_step);
     queries = arena.take<Real>(D * kLd);
     queries_moved = arena.take<Real>(D * kLd);
     douts = arena.take<Real>(V * kLd);
+    douts_moved = arena.take<Real>(V * kLd);
     of_rows = arena.take<Real>(most(D, V) * kLd);
     Real** of_pairs[] = {&scores, &weights, &weights_moved, &ds, &ds_moved, &kept};
     for (Real** x : of_pairs) *x = arena.take<Real>(kTileKeys * kLd);
     lse_moved = arena.take<Real>(kBlockRows);
     dlse = arena.take<Real>(kBlockRows);
+    dlse_moved = arena.take<Real>(kBlockRows);
     stack = arena.take<Allowed>(kMaxMaskDepth);
     take_rows(p, p.key, batch, group, 0, keys, D, key, D);
     take_rows(p, p.key_moved, batch, group, 0, keys, D, key_moved, D);
@@ -85,57 +90,69 @@ struct Directions {
             !finite_row(value_moved, keys * V);
     for (int64_t k = 0; k < keys && hides; ++k) {
       Real *one = key + k * D, *moved = key_moved + k * D, *other = value + k * V, *other_moved = value_moved + k * V;
-      if (finite_row(one, D) && finite_row(moved, D) && finite_row(other, V) && finite_row(other_moved, V)) continue;
-      bad[k] = 1;
-      memset(one, 0, D * sizeof(Real));
-      memset(moved, 0, D * sizeof(Real));
-      memset(other, 0, V * sizeof(Real));
-      memset(other_moved, 0, V * sizeof(Real));
+      bad[k] = !finite_row(one, D) || !finite_row(other, V);
+      bad_moved[k] = bad[k] || !finite_row(moved, D) || !finite_row(other_moved, V);
+      if (bad[k]) {
+        memset(one, 0, D * sizeof(Real));
+        memset(other, 0, V * sizeof(Real));
+      }
+      if (bad_moved[k]) {
+        memset(moved, 0, D * sizeof(Real));
+        memset(other_moved, 0, V * sizeof(Real));
+      }
     }
     memset(dkey, 0, keys * query_step * sizeof(Real));
     memset(dvalue, 0, keys * dout_step * sizeof(Real));
   }
 
-  // Query, dout and dlse of the rows of a block.
+  // dout and dlse of a row, or their tangents, 0 where they are not finite. Tells whether one is not 0.
+  bool load_grads(const Block& block, int64_t r, const View& of_out, const View& of_lse, Real* dout, Real* dlse) {
+    int64_t head = block.head[r], t = block.query[r];
+    widen_row(of_out.data, of_out.type, offset_of(p, of_out, batch, head, t), 1, dout, V);
+    *dlse = real_at(p, of_lse, batch, head, t);
+    bool some = any_not_zero(dout, dout_step) || !(*dlse == 0);
+    if (finite_row(dout, dout_step) && is_finite(*dlse)) return some;
+    spoiled[r] = 1;
+    *dlse = 0;
+    memset(dout, 0, V * sizeof(Real));
+    return some;
+  }
+
+  // Query, dout and dlse of the rows of a block, and their tangents.
   void load_rows(const Block& block) {
-    const Real *of_query[kBlockRows], *of_moved[kBlockRows], *of_dout[kBlockRows];
+    const Real *of_query[kBlockRows], *of_moved[kBlockRows], *of_dout[kBlockRows], *of_dout_moved[kBlockRows];
     memset(query_rows, 0, block.padded * query_step * sizeof(Real));
     memset(query_rows_moved, 0, block.padded * query_step * sizeof(Real));
     memset(dout_rows, 0, block.padded * dout_step * sizeof(Real));
+    if (p.dout_moved.data) memset(dout_rows_moved, 0, block.padded * dout_step * sizeof(Real));
     for (int64_t r = 0; r < block.padded; ++r) {
       Real *query = query_rows + r * query_step, *moved = query_rows_moved + r * query_step;
-      Real* dout = dout_rows + r * dout_step;
+      Real *dout = dout_rows + r * dout_step, *dout_moved = dout_rows_moved + r * dout_step;
       of_query[r] = query;
       of_moved[r] = moved;
       of_dout[r] = dout;
-      dlse[r] = 0;
+      of_dout_moved[r] = dout_moved;
+      dlse[r] = dlse_moved[r] = 0;
       spoiled[r] = 0;
-      read[r] = r < block.rows && !p.dquery;
+      read[r] = meets_moved[r] = r < block.rows && !p.dquery;
       if (r >= block.rows) continue;
       int64_t head = block.head[r], t = block.query[r];
       take_rows(p, p.query, batch, head, t, 1, D, query, query_step);
       take_rows(p, p.query_moved, batch, head, t, 1, D, moved, query_step);
       scale_row(query, D, Real(p.scale));  // may lead beyond the range, and 0 times that is NaN
       scale_row(moved, D, Real(p.scale));
-      spoiled[r] = !finite_row(query, query_step) || !finite_row(moved, query_step);
-      if (p.dquery) {
-        widen_row(p.dout.data, p.dout.type, offset_of(p, p.dout, batch, head, t), 1, dout, V);
-        dlse[r] = real_at(p, p.dlse, batch, head, t);
-        read[r] = any_not_zero(dout, dout_step) || !(dlse[r] == 0);
-        if (!finite_row(dout, dout_step) || !is_finite(dlse[r])) {
-          spoiled[r] = 1;
-          dlse[r] = 0;
-          memset(dout, 0, V * sizeof(Real));
-        }
-      }
-      if (spoiled[r]) {
-        memset(query, 0, D * sizeof(Real));
-        memset(moved, 0, D * sizeof(Real));
-      }
+      spoiled[r] = !finite_row(query, query_step);
+      if (p.dquery) read[r] = meets_moved[r] = load_grads(block, r, p.dout, p.dlse, dout, dlse + r);
+      if (p.dout_moved.data) read[r] |= load_grads(block, r, p.dout_moved, p.dlse_moved, dout_moved, dlse_moved + r);
+      bool fine = finite_row(moved, query_step);
+      spoiled[r] |= !fine && meets_moved[r];
+      if (spoiled[r]) memset(query, 0, D * sizeof(Real));
+      if (spoiled[r] || !fine) memset(moved, 0, D * sizeof(Real));
     }
     pack_transposed(of_query, block.padded, D, Real(1), queries);
     pack_transposed(of_moved, block.padded, D, Real(1), queries_moved);
     if (p.dquery) pack_transposed(of_dout, block.padded, V, Real(1), douts);
+    if (p.dout_moved.data) pack_transposed(of_dout_moved, block.padded, V, Real(1), douts_moved);
   }
 
   // to (keys x N vectors) = rows . columns, or added to what is there.
@@ -191,7 +208,7 @@ struct Directions {
       of_weights.add(k, select(x == F{}, F{}, x * dp));
       of_tangents.add(k, select(x == F{}, F{}, moved * dp + x * dp_moved));
     }
-    F delta = of_weights.total() - load(dlse + row), delta_moved = of_tangents.total();
+    F delta = of_weights.total() - load(dlse + row), delta_moved = of_tangents.total() - load(dlse_moved + row);
     for (int64_t k = 0; k < keys; ++k) {
       int64_t at = k * kLd + row;
       F x = load(weights + at), far = load(ds + at) - delta;
@@ -228,6 +245,7 @@ struct Directions {
     if (p.dquery) {
       multiply<N, false>(value, V, douts + row, ds + row);
       multiply<N, false>(value_moved, V, douts + row, ds_moved + row);
+      if (p.dout_moved.data) multiply<N, true>(value, V, douts_moved + row, ds_moved + row);
       for (int j = 0; j < N; ++j) pull(row + j * W);
     }
     for (int64_t k = 0; k < keys && p.drops; ++k)
@@ -249,6 +267,14 @@ struct Directions {
                                 kLd, same);
   }
 
+  // Rows that see a key which is not finite, or which meet its tangent and that is not.
+  void note_bad_keys(const Block& block, const Allowed* allowed) {
+    uint8_t moved[kBlockRows] = {};
+    note_spoiled(p, block, 0, keys, bad, allowed, spoiled);
+    note_spoiled(p, block, 0, keys, bad_moved, allowed, moved);
+    for (int64_t r = 0; r < block.rows; ++r) spoiled[r] |= moved[r] && meets_moved[r];
+  }
+
   void block(const Block& block) {
     load_rows(block);
     const Allowed* allowed = nullptr;
@@ -258,7 +284,7 @@ struct Directions {
       sees = seen != Seen::none;
       allowed = seen == Seen::some ? stack : nullptr;
     }
-    if (sees && hides) note_spoiled(p, block, 0, keys, bad, allowed, spoiled);
+    if (sees && hides) note_bad_keys(block, allowed);
     int64_t panels = (block.padded + kPanel - 1) / kPanel;
     for (int64_t row = 0; row < block.padded && sees; row += kPanel)
       block.padded - row > W ? panel<2>(block, row, allowed) : panel<1>(block, row, allowed);
@@ -269,6 +295,8 @@ struct Directions {
     add_all_columns(ds_moved, keys, block.padded, spans, panels, 0, query_rows, query_step, dkey);
     add_all_columns(ds, keys, block.padded, spans, panels, 0, query_rows_moved, query_step, dkey);
     add_all_columns(weights_moved, keys, block.padded, spans, panels, 0, dout_rows, dout_step, dvalue);
+    if (p.dout_moved.data)
+      add_all_columns(weights, keys, block.padded, spans, panels, 0, dout_rows_moved, dout_step, dvalue);
   }
 
   // dq', or out' and lse', of the rows of a block.

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -117,6 +118,11 @@ struct Work {
 // another has begun, never for a thread to come: so it cannot wait for ever, whoever occupies the pool.
 template <class Body>
 void share(const Pool& pool, int64_t count, int64_t helpers, void (*finish)(), const Body& body) {
+  if (helpers <= 0 || count <= 1) {
+    for (int64_t i = 0; i < count; ++i) body(i);
+    if (count > 0) finish();
+    return;
+  }
   auto work = std::make_shared<Work>();
   work->count = count;
   work->body = &body;
@@ -161,7 +167,7 @@ struct Reader {
     for (int64_t i = 0; i < frame->attrs.size; ++i) {
       if (frame->attrs.types[i] != XLA_FFI_AttrType_ARRAY) continue;
       auto* array = static_cast<XLA_FFI_Array*>(frame->attrs.attrs[i]);
-      std::string name(frame->attrs.names[i]->ptr, frame->attrs.names[i]->len);
+      std::string_view name(frame->attrs.names[i]->ptr, frame->attrs.names[i]->len);
       if (name == "ints" && array->dtype == XLA_FFI_DataType_S64) {
         ints = static_cast<const int64_t*>(array->data);
         int_count = int64_t(array->size);
@@ -513,6 +519,10 @@ void hvp(XLA_FFI_CallFrame* frame, const Pool& pool) {
   read_tangents(reader, p);
   p.dout = view_of(p, reader.input());
   p.dlse = view_of(p, reader.input());
+  if (reader.number()) {
+    p.dout_moved = view_of(p, reader.input());
+    p.dlse_moved = view_of(p, reader.input());
+  }
   p.dquery = dquery.data;
   p.dkey = reader.output().data;
   p.dvalue = reader.output().data;
@@ -592,7 +602,7 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, 
 
 // Rises with every change of what program.py writes and of what the results are: library.py has the same number, and
 // takes no library with another.
-ATTENDAX_EXPORT int32_t attendax_version() { return 4; }
+ATTENDAX_EXPORT int32_t attendax_version() { return 5; }
 
 // The instruction set that is used; empty where none runs here.
 ATTENDAX_EXPORT const char* attendax_isa() { return attendax::sets().of_float ? attendax::sets().of_float->name : ""; }

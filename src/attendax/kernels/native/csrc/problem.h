@@ -83,8 +83,8 @@ struct Problem {
   View dbias_view;               // its strides; 0 along an axis over which it is summed
   double* dbias_sums = nullptr;  // where it is summed over an axis, its numbers meanwhile: of very many, so in double
 
-  // Of directions: the tangents of query, key and value, without data where they are 0.
-  View query_moved, key_moved, value_moved;
+  // Of directions: the tangents of query, key, value, dout and dlse, without data where they are 0.
+  View query_moved, key_moved, value_moved, dout_moved, dlse_moved;
 
   int64_t repeat() const { return heads / groups; }
   // A run is rows that follow each other: the queries of a head, or, where these are few, those of all heads of a
