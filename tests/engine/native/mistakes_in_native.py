@@ -73,6 +73,10 @@ ROWS_AND_MASKS = in_file(
      numbers("few tokens", "causal")),
     ("leading axes", "batch % p.lead_size[i] * v.lead[i]", "batch * v.lead[i]",
      ("test_native.py::test_l1_leading_axes",)),
+    ("the first leading axis", "at + batch * v.lead[0]", "at + batch % 2 * v.lead[0]",
+     ("test_native.py::test_l1_leading_axes",)),
+    ("the next head begins where the last ended", "next_query = 0;", "next_query = 1;",
+     numbers("a folded group", "none")),
     ("a window one key short", "most(0, place - left)", "most(0, place - left + 1)",
      numbers("whole blocks", "window")),
     ("causal without its diagonal", "place + right + 1", "place + right", numbers("whole blocks", "causal")),
@@ -86,7 +90,7 @@ ROWS_AND_MASKS = in_file(
      "integer_at(p, op.rights, 0, head, query, 0)", numbers("whole blocks", "traced window")),
     ("the last interval alone", "seen.last = least(seen.last, one.last);", "seen.last = one.last;",
      numbers("whole blocks", "padding")),
-    ("heads of a group", "p.repeat() + run + row / p.queries", "p.repeat() + row / p.queries",
+    ("heads of a group", "p.repeat() + run + from / p.queries", "p.repeat() + from / p.queries",
      numbers("whole blocks", "none")),
     ("left edges are not masked", "all_begin = most(all_begin, first);", "",
      numbers("two chunks of queries", "window to the left")),
@@ -191,7 +195,7 @@ FORWARD = in_file(
     ("an empty row is divided", "sum == 0 ? Real(0) : Real(1) / sum", "Real(1) / sum",
      ("test_native_conduct.py::test_l5_a_row_that_sees_nothing",)),
     ("lse without its maximum", "double(top) + log(double(sum))", "log(double(sum))", numbers("whole blocks", "none")),
-    ("the look at the results", "return sum == 0;", "return sum == sum || true;", (HIDDEN,)),
+    ("the look at the results", "return !any_not_zero(zero);", "return !any_not_zero(zero) || true;", (HIDDEN,)),
     ("chunks that overlap", "most(number * kChunkKeys, whole.begin)", "whole.begin",
      numbers("two chunks of keys", "none")),
     ("the second chunk of another thread", "if (number) merge(work", "if (number > 1) merge(work",
@@ -201,7 +205,7 @@ FORWARD = in_file(
 BACKWARD = in_file(
     "backward.h",
     ("the cotangent of lse", "b.delta[r] = -dlse / sum;", "b.delta[r] = 0;", numbers("whole blocks", "none")),
-    ("rows that lse alone reads", "(any_not_zero(dout, V) || !(dlse == 0)) &&", "any_not_zero(dout, V) &&", (SPREADS,)),
+    ("rows that lse alone reads", "b.dout_step) || !(dlse == 0)) &&", "b.dout_step)) &&", (SPREADS,)),
     ("rows that nothing reads", "if (b.unread) x = select(shift[j] == kInfinity, F{}, x);", "", (SPREADS,)),
     ("hidden keys of a spoiled row", "if (hides && b.spoiled) x = select(s == -kInfinity, F{}, x);", "", (SPREADS,)),
     ("0 times infinity", "select(x == F{}, F{}, x * (dp - delta))", "x * (dp - delta)", (HIDDEN,)),
@@ -237,7 +241,8 @@ LANES = in_file(
      "F nan_unless_finite(F x) { return x; }", ("test_native.py::test_l7_what_overflows_in_a_score_is_not_finite",)),
     ("a tanh for small numbers", "select(a < all(Real(0.625f)), small, large)", "small", (f"{LOW}[softcap]",)),
     ("bytes that are turned by half", "round < 4", "round < 3", numbers("whole blocks", "dense")),
-    ("the end of a row is finite", "for (; i < n; ++i) sum += x[i] * Real(0);", "", (SPREADS,)),
+    ("the end of a row is finite", "for (; i < n; ++i) rest += x[i] * Real(0);", "", (SPREADS,)),
+    ("half of a vector is looked at", "i < kBytes / 8", "i < kBytes / 16", (SPREADS,)),
 )  # fmt: skip
 
 THREADS = in_file(
@@ -345,8 +350,8 @@ LAYERS = in_file(
      "sums[r] += all(x[r * l.depth + p + i]) * block[i];", (f"{TOKENS}[whole-float32]",)),
     ("few tokens, turned: the end of the depth is left out", "for (int64_t i = 0; i < end - p; ++i) add(i);", ";",
      (f"{RIGHT}[no whole vectors-float32]",)),
-    ("packed tokens one behind another", "store(to + (p + i) * M + row, block[i]);",
-     "store(to + (p + i) * M + i, block[i]);", (f"{RIGHT}[whole-float32]",)),
+    ("copied tokens one behind another", "memcpy(tokens + r * kCopied, x", "memcpy(tokens + r * deep, x",
+     (f"{RIGHT}[whole-float32]",)),
 ) + in_file(
     "ffi.cc",
     ("a token between two tasks", "int64_t row = i % blocks * rows", "int64_t row = i % blocks * (rows + 1)",

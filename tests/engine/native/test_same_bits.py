@@ -50,7 +50,7 @@ def both(name, dtype):
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_products_are_right(name, dtype):
     for run, x, wanted in both(name, dtype):
-        for rows in (1, 2, 3, 4, 5, 13, 24, 25, 97, 481, ROWS):
+        for rows in (1, 2, 3, 4, 5, 8, 9, 13, 24, 25, 63, 64, 97, 481, ROWS):
             size = np.abs(wanted).max()
             np.testing.assert_allclose(run(x[:rows]), wanted[:rows], rtol=0, atol=40 * size * np.finfo(dtype).eps)
 
@@ -72,6 +72,8 @@ def test_a_product_does_not_depend_on_the_tokens_beside_it(name, dtype):
             (11, 200),
             (100, 16),
             (100, 17),
+            (7, 32),
+            (70, 63),
             (5, 700),
         ):
             same_bits([run(x[start : start + rows])], [whole[start : start + rows]], f"{rows} from {start}")

@@ -45,10 +45,11 @@ struct BackwardRows {
   }
 };
 
+// A row that is filled up with zeros to `n`, whole vectors.
 INLINE bool any_not_zero(const Real* x, int64_t n) {
-  bool any = false;
-  for (int64_t i = 0; i < n; ++i) any |= !(x[i] == 0);
-  return any;
+  I any{};
+  for (int64_t i = 0; i < n; i += W) any |= load(x + i) != F{};
+  return any_of(any);
 }
 
 INLINE void scale_row(Real* x, int64_t n, Real factor) {
@@ -84,7 +85,7 @@ const Real* prepare(const Problem& p, const Block& block, int64_t r, BackwardRow
   }
   widen_row(p.dout.data, p.dout.type, offset_of(p, p.dout, batch, n, t), 1, dout, V);
   Real dlse = real_at(p, p.dlse, batch, n, t), sum = real_at(p, p.saved_sum, batch, n, t);
-  bool read = (any_not_zero(dout, V) || !(dlse == 0)) && sum != 0 && block.first[r] < block.last[r];
+  bool read = (any_not_zero(dout, b.dout_step) || !(dlse == 0)) && sum != 0 && block.first[r] < block.last[r];
   if (!read) {
     memset(dout, 0, b.dout_step * sizeof(Real));
     b.unread = true;

@@ -162,6 +162,8 @@ struct Reader {
   const int64_t* ints = nullptr;
   const double* floats = nullptr;
   int64_t int_count = 0, float_count = 0, next_float = 0;
+  std::vector<MaskOp> mask_ops;  // those of the problem, of which most calls have none, lie here
+  std::vector<Modifier> modifiers;
 
   explicit Reader(XLA_FFI_CallFrame* frame) : frame(frame) {
     for (int64_t i = 0; i < frame->attrs.size; ++i) {
@@ -304,6 +306,11 @@ void read_operands(Reader& reader, Problem& p, const XLA_FFI_Buffer& rows) {
   }
   if (has_first_query) p.first_query = *static_cast<int32_t*>(reader.input().data);
   if (has_first_key) p.first_key = *static_cast<int32_t*>(reader.input().data);
+  reader.mask_ops.resize(intervals + ops);
+  p.interval = reader.mask_ops.data();
+  p.mask = p.interval + intervals;
+  reader.modifiers.resize(modifiers);
+  p.modifier = reader.modifiers.data();
   for (; p.intervals < intervals; ++p.intervals) p.interval[p.intervals] = mask_op(reader, p);
   int depth = 0;
   for (; p.mask_ops < ops; ++p.mask_ops) {

@@ -259,9 +259,7 @@ bool all_finite(const Partial& part, int64_t V, int64_t padded) {
     zero = fma(load(part.sum + row), F{}, zero);
     for (int64_t v = 0; v < V; ++v) zero = fma(load(part.out + v * kLd + row), F{}, zero);
   }
-  Real sum = 0;
-  for (int j = 0; j < W; ++j) sum += zero[j];
-  return sum == 0;
+  return !any_not_zero(zero);
 }
 
 // A block at work. Where `careful`, what is not finite is looked for, and cleaned, before it is computed with.

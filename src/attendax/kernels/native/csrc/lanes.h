@@ -320,14 +320,22 @@ void widen_row(const void* data, Type type, int64_t at, int64_t step, Real* to, 
 }
 
 // Whether all are finite: 0 times each of them adds up to 0.
+INLINE bool any_of(I lanes) {
+  typedef int64_t Words __attribute__((vector_size(kBytes)));
+  Words words = (Words)lanes;
+  int64_t any = 0;
+  for (int i = 0; i < kBytes / 8; ++i) any |= words[i];
+  return any;
+}
+INLINE bool any_not_zero(F x) { return any_of(x != F{}); }  // NaN is not zero
+
 INLINE bool finite_row(const Real* x, int64_t n) {
   int64_t i = 0;
   F zero{};
   for (; i + W <= n; i += W) zero = fma(load(x + i), F{}, zero);
-  Real sum = 0;
-  for (; i < n; ++i) sum += x[i] * Real(0);
-  for (int j = 0; j < W; ++j) sum += zero[j];
-  return sum == 0;
+  Real rest = 0;
+  for (; i < n; ++i) rest += x[i] * Real(0);
+  return rest == 0 && !any_not_zero(zero);
 }
 
 INLINE bool is_finite(Real x) { return x - x == 0; }

@@ -10,9 +10,11 @@ namespace ATTENDAX_UNIT {
 namespace {
 
 constexpr int kDepth = 256;  // products that are added up by themselves; a panel of a weight then fits the first cache
-constexpr int kFewTokens = 4;      // fewer go through a weight as it lies
-constexpr int kAhead = 12 * W;     // numbers of each row are asked for before they are read
-constexpr int kPackedTokens = 25;  // fewer do not pay for packing a weight
+constexpr int kFewTokens = 4;        // fewer go through a weight as it lies
+constexpr int kAhead = 12 * W;       // numbers of each row are asked for before they are read
+constexpr int kPackedTokens = 25;    // fewer do not pay for packing a weight
+constexpr int kCopiedTokens = 64;    // fewer do not pay for a copy of themselves
+constexpr int kCopied = kDepth + W;  // numbers between copied rows: they fall into different lines of the cache
 
 INLINE F load_some(const Real* from, int64_t count) {
   if (count >= W) return load(from);
@@ -45,20 +47,6 @@ void pack_panel(const Linear& l, int64_t depth, int64_t deep, int64_t column, in
       for (int64_t i = 0; i < W; ++i) x[i] = i < count ? load_some(from + i * l.depth + p, deep - p) : F{};
       transpose(x);
       for (int64_t i = 0; i < least(W, deep - p); ++i) store(to + (p + i) * kPanel + j, x[i]);
-    }
-  }
-}
-
-// to[p * M + i] = row i of the tokens at p: without strides, which would fall into few lines of the cache
-template <int M>
-void pack_tokens(const Real* x, int64_t ld, int64_t deep, Real* to) {
-  for (int64_t p = 0; p < deep; p += W) {
-    // From the last rows to the first, and upwards in p: what a whole vector writes too much is written again.
-    for (int64_t row = (M - 1) / W * W; row >= 0; row -= W) {
-      F block[W];
-      for (int64_t i = 0; i < W; ++i) block[i] = row + i < M ? load_some(x + (row + i) * ld + p, deep - p) : F{};
-      transpose(block);
-      for (int64_t i = 0; i < least(W, deep - p); ++i) store(to + (p + i) * M + row, block[i]);
     }
   }
 }
@@ -134,7 +122,7 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
   }
   bool few = rows < kFewTokens;
   int64_t of_panel = few ? rows * rounded_up(columns, W) : int64_t(kDepth) * kPanel;
-  int64_t of_tokens = few ? 0 : rows * least(kDepth, l.depth) + W;
+  int64_t of_tokens = rows < kCopiedTokens ? 0 : rows * kCopied;
   arena.start((of_panel + of_tokens) * sizeof(Real) + 128);
   Real *scratch = arena.take<Real>(of_panel), *tokens = arena.take<Real>(of_tokens);
   if (few) {
@@ -144,8 +132,9 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
   for (int64_t depth = 0; depth < l.depth; depth += kDepth) {
     int64_t deep = least(kDepth, l.depth - depth);
     const Real* x = static_cast<const Real*>(l.x) + row * l.depth + depth;
-    in_tiles(rows,
-             [&]<int M>(Rows<M>, int64_t r) { pack_tokens<M>(x + r * l.depth, l.depth, deep, tokens + r * deep); });
+    for (int64_t r = 0; r < rows && of_tokens; ++r) memcpy(tokens + r * kCopied, x + r * l.depth, deep * sizeof(Real));
+    if (of_tokens) x = tokens;
+    int64_t x_step = of_tokens ? kCopied : l.depth;
     for (int64_t c = 0; c < columns; c += kPanel) {
       int64_t count = least(kPanel, columns - c), ld = l.columns;
       Real* y = static_cast<Real*>(l.y) + row * l.columns + column + c;
@@ -163,7 +152,7 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
           for (int j = 0; j < 2; ++j) __builtin_prefetch(w + next * l.columns + j * W, 0, 2);
         for (int i = 0; i < M; ++i)
           for (int j = 0; j < 2; ++j) __builtin_prefetch(y + (r + i) * l.columns + j * W, 1, 3);
-        register_tile<M, 2, false, 0>(tokens + r * deep, M, panel, ld, deep, [&](F(&acc)[M][2]) {
+        register_tile<M, 2, true, 0>(x + r * x_step, x_step, panel, ld, deep, [&](F(&acc)[M][2]) {
           for (int i = 0; i < M; ++i)
             for (int j = 0; j < 2; ++j)
               if (j * W < count) add_sum(y + (r + i) * l.columns + j * W, acc[i][j], count - j * W, depth == 0);

@@ -65,8 +65,8 @@ struct Problem {
   double scale = 1;
   View query, key, value, bias;
   int intervals = 0, mask_ops = 0, modifiers = 0;
-  MaskOp interval[kMaxMaskOps], mask[kMaxMaskOps];
-  Modifier modifier[kMaxModifiers];
+  MaskOp *interval = nullptr, *mask = nullptr;
+  Modifier* modifier = nullptr;
   int64_t first_query = 0, first_key = 0;  // their positions, where this is a part of a call (L4)
   // Dropout keeps a weight where the number drawn for its pair reaches the threshold (L10).
   bool drops = false, drops_all = false;

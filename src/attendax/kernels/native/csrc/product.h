@@ -67,11 +67,14 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
 template <int M>
 struct Rows {};
 
-// Calls f(Rows<M>, first row) for register tiles that cover `rows`: full ones, then of four rows, then of one.
+// Calls f(Rows<M>, first row) for register tiles that cover `rows`: full ones, then of four rows, then of one. A tile
+// of one row takes as long as one of four: where four and four are nearer to the end than a full tile, they take its
+// place.
 template <class Body>
 INLINE void in_tiles(int64_t rows, const Body& body) {
-  int64_t row = 0;
-  for (; row + kRows <= rows; row += kRows) body(Rows<kRows>{}, row);
+  int64_t row = 0, rest = rows % kRows, full = rows - rest;
+  if (full && (rest + kRows) % 4 < rest % 4) full -= kRows;
+  for (; row < full; row += kRows) body(Rows<kRows>{}, row);
   for (; row + 4 <= rows; row += 4) body(Rows<4>{}, row);
   for (; row < rows; ++row) body(Rows<1>{}, row);
 }

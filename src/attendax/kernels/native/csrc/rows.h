@@ -8,11 +8,11 @@ namespace {
 
 INLINE int64_t offset_of(const Problem& p, const View& v, int64_t batch, int64_t head, int64_t row) {
   int64_t at = head * v.head + row * v.row;
-  for (int i = p.lead_rank - 1; i >= 0; --i) {
+  for (int i = p.lead_rank - 1; i > 0; --i) {  // to divide takes as long as the rest of a short row
     at += batch % p.lead_size[i] * v.lead[i];
     batch /= p.lead_size[i];
   }
-  return at;
+  return at + batch * v.lead[0];
 }
 
 INLINE int32_t integer_at(const Problem& p, const View& v, int64_t batch, int64_t head, int64_t row, int64_t column) {
@@ -76,10 +76,14 @@ struct Block {
     int64_t from = vectors * number / p.blocks_of_run() * W, to = vectors * (number + 1) / p.blocks_of_run() * W;
     rows = least(to, p.run_rows()) - from;
     padded = rounded_up(rows, W);
+    int64_t next_head = group * p.repeat() + run + from / p.queries, next_query = from % p.queries;
     for (int64_t r = 0; r < padded; ++r) {
-      int64_t row = from + least(r, rows - 1);
-      head[r] = group * p.repeat() + run + row / p.queries;
-      query[r] = row % p.queries;
+      head[r] = r < rows ? next_head : head[rows - 1];
+      query[r] = r < rows ? next_query : query[rows - 1];
+      if (++next_query == p.queries) {
+        next_query = 0;
+        ++next_head;
+      }
       Interval seen = {0, p.keys};
       for (int k = 0; k < p.intervals; ++k) {
         Interval one = interval_of(p, p.interval[k], batch, head[r], query[r]);
