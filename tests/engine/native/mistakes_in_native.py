@@ -32,6 +32,9 @@ NEAR = "test_native_directions.py::test_l8_tangents_are_as_near_as_in_the_dense_
 WHOLE = "test_native_directions.py::test_cotangents_that_move_give_what_tiles_do"
 MEETS = "test_native_directions.py::test_l6_where_cotangents_move_too"
 SPOILED = "test_native_directions.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
+NARROW = "test_native.py::test_l8_narrow_equal_columns_are_as_near_as_where_a_score_is_rounded_once[8]"
+SMALL = "test_native.py::test_l8_small_weights_keep_their_digits"
+FEW_WIDE = "test_native_rows.py::test_few_wide_rows_do_not_depend_on_other_rows"
 TWO = "test_native.py::test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula"
 WIDE = "test_native_rows.py::test_a_row_of_a_wide_window_does_not_depend_on_other_rows"
 LOWEST = "test_native.py::test_l7_the_lowest_bias_beside_large_scores"
@@ -62,7 +65,13 @@ PRODUCTS = in_file(
      numbers("one more", "none")),
     ("dq of the last super tile", "Add ? to[row + i][c] + x : x;", "x;", numbers("two chunks of keys", "none")),
     ("products are added in one chain", "constexpr int64_t kPiece = 8;", "constexpr int64_t kPiece = 1 << 20;", (FEW,)),
-    ("a piece takes the place of those before it", "sum[i][j] += acc[i][j];", "sum[i][j] = acc[i][j];", (FEW,)),
+    ("a piece takes the place of those before it",
+     "p + piece));\n      for (int i = 0; i < M; ++i)\n        for (int j = 0; j < N; ++j) sum[i][j] +=",
+     "p + piece));\n      for (int i = 0; i < M; ++i)\n        for (int j = 0; j < N; ++j) sum[i][j] =", (FEW,)),
+    ("a wide row in one chain of pieces", "constexpr int64_t kFar = 8 * kPiece;",
+     "constexpr int64_t kFar = int64_t(1) << 20;", (EQUAL,)),
+    ("the second sum of a wide row replaces the first", "whole[i][j] + sum[i][j];", "sum[i][j];", (EQUAL,)),
+    ("a narrow row in one chain", "kPiece : kPiece / 2;", "kPiece : kPiece;", (NARROW,)),
     ("dq of the last super tile, in vectors", "Add ? load(to[row + i] + c) + x[i] : x[i]", "x[i]",
      numbers("two chunks of queries", "none")),
 )  # fmt: skip
@@ -188,6 +197,7 @@ FORWARD = in_file(
      numbers("one query, many keys", "none")),
     ("weights are added in one chain", "end = kPiece - key % kPiece; k < keys;", "end = keys; k < keys;",
      (f"{TWO}[148]", f"{TWO}[600]")),
+    ("few wide rows in one chain of pieces", "if ((d + W) % kFar) continue;", "continue;", (FEW_WIDE,)),
     ("what is hidden spoils", "if (!bad[k] || (allowed && !allowed->at[k][r])) continue;", "if (!bad[k]) continue;",
      (SPREADS, HIDDEN)),
     ("what a bias forbids spoils", "spoiled[r] |= bias != -kInfinity;", "spoiled[r] = 1;", (SPREADS,)),
@@ -233,9 +243,10 @@ BACKWARD = in_file(
 
 LANES = in_file(
     "lanes.h",
-    ("a coefficient in float32", "0x1.ebf9bcp-3f", "0x1.ebf9bcp-4f", (f"{LOW}[causal]",)),
+    ("a coefficient in float32", "0x1.ebfbdcp-3f", "0x1.ebfbdcp-4f", (f"{LOW}[causal]",)),
+    ("an exponential of one degree less", "0x1.4173c8p-13f", "0.0f", (SMALL,)),
     ("the product of an exponent is rounded", "return fma(x, all(kRestOfLog2e), fma(x, all(kLog2e), -n));",
-     "return x * all(kLog2e) - n;", ("test_native.py::test_l8_small_weights_keep_their_digits",)),
+     "return x * all(kLog2e) - n;", (SMALL,)),
     ("a coefficient in float64", "5.5504108664821580e-02", "5.55041087e-02", numbers("whole blocks", "none")),
     ("infinite scores are numbers", "F nan_unless_finite(F x) { return fma(x, F{}, x); }",
      "F nan_unless_finite(F x) { return x; }", ("test_native.py::test_l7_what_overflows_in_a_score_is_not_finite",)),
@@ -284,7 +295,7 @@ ROW_INVARIANCE = in_file(
     ("one query: products that are rounded twice", "piece[r] = fma(query[r * p.width + d + i], x[i], piece[r]);",
      "piece[r] += query[r * p.width + d + i] * x[i];",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
-    ("one query: products in one chain", "if ((d + i + 1) % kPiece) continue;", "continue;",
+    ("one query: products in one chain", "if ((d + i + 1) & in_piece) continue;", "continue;",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
     ("one query: another exponent", "exp_of(load(score + k) - all(top[r]))",
      "exp_of((load(score + k) - all(top[r])) * all(Real(1 + 1e-6)))",

@@ -130,7 +130,28 @@ def test_l8_small_weights_keep_their_digits():
     value = np.broadcast_to(np.array([[0], [1]], np.float32), key.shape)
     out = native(np.ones((300, 1, 1), np.float32), key, value, scale=1.0)
     wanted = 1 / (1 + np.exp(far.astype(np.float64)))
-    np.testing.assert_allclose(as_floats(out)[0].ravel(), wanted, rtol=4 * 2.0**-24)
+    off = (as_floats(out)[0].ravel() / wanted - 1) * 2**24
+    assert np.abs(off).max() <= 3
+    assert np.sqrt(np.mean(off[far > 20] ** 2)) <= 0.6, "there a result is the exponential alone, rounded rightly 0.42"
+
+
+@pytest.mark.parametrize("D", [4, 8])
+def test_l8_narrow_equal_columns_are_as_near_as_where_a_score_is_rounded_once(D):
+    """At most twice the root mean square error, in the median of nine draws: XLA adds equal products in pairs."""
+    ratios = []
+    for draw in range(9):
+        rng = np.random.default_rng(draw)
+        query, key, value = (rng.normal(size=(6, *size)) for size in ((16, 1), (300, 1), (300, 3)))
+        given = [x.astype(np.float32) for x in (4 * query.repeat(D, -1) / D**0.5, key.repeat(D, -1), value)]
+        scaled = (given[0] * np.float32(D**-0.5)).astype(np.float64)
+        table = (scaled @ given[1].swapaxes(-1, -2)).astype(np.float32)
+        weights = np.exp((table - table.max(-1, keepdims=True)).astype(np.float64)).astype(np.float32)
+        weights = weights / weights.sum(-1, keepdims=True, dtype=np.float64).astype(np.float32)
+        once = (weights.astype(np.float64) @ given[2]).astype(np.float32)
+        wanted = spec.attention(*as_floats(given))
+        one, other = (np.linalg.norm(x - wanted) for x in (native(*given), once))
+        ratios.append(one / other)
+    assert np.median(ratios) <= 2
 
 
 @pytest.mark.parametrize("S", [148, 600])
@@ -153,10 +174,11 @@ def test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula(S):
     assert np.median(ratios) <= 2
 
 
+@pytest.mark.parametrize("V", [128, 256])
 @pytest.mark.parametrize("is_one", [True, False], ids=["ones", "one number a head"])
-def test_l8_equal_values_leave_no_gradient_of_scores(is_one, rng):
+def test_l8_equal_values_leave_no_gradient_of_scores(is_one, V, rng):
     """Scores cannot matter there: what is left is rounding, of V equal products in dp and in delta."""
-    N, T, S, D, V = 32, 5, 40, 4, 128
+    N, T, S, D = 32, 5, 40, 4
     value = np.ones((N, S, V)) * (1 if is_one else rng.random((N, 1, 1)))
     arrays = [x.astype(np.float32) for x in (3 * rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D)), value)]
     dout = np.ones((N, T, V), np.float32)

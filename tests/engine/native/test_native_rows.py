@@ -163,6 +163,15 @@ def test_keys_behind_a_length_or_outside_a_window_do_not_exist(sizes, option):
         same_bits(seen, [x[:, :, -1:] for x in call.take(mask=window)[:3]], "the last row of a window")
 
 
+def test_few_wide_rows_do_not_depend_on_other_rows():
+    """Of more than 64 columns sums are kept apart, in a panel and in few rows that go through the keys as they lie."""
+    call = Part(Sizes(1, 2, 2, 20, 60, 144, 144), "plain")
+    mask = masks.window(None, None)
+    whole = call.take(mask=mask)[:2]
+    for a, b in ((0, 1), (5, 8)):
+        same_bits(call.take(t=slice(a, b), mask=mask)[:2], [x[:, :, a:b] for x in whole], f"queries {a} to {b}")
+
+
 def test_a_row_of_a_wide_window_does_not_depend_on_other_rows():
     """It begins in the midst of a tile: what other rows of a block see before it changes nothing."""
     query, key, value = arrays(Sizes(1, 2, 2, 700, 700, 16, 16), np.float32)

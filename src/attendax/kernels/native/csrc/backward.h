@@ -60,14 +60,18 @@ INLINE void scale_row(Real* x, int64_t n, Real factor) {
 // rounded alike, and their difference is 0 (L8).
 void add_products(const Real* outs, const Real* douts, int64_t rows, int64_t columns, Real* delta) {
   for (int64_t row = 0; row < rows; row += W) {
-    F sum{};
-    for (int64_t from = 0; from < columns; from += kPiece) {
+    F sum{}, whole{};
+    for (int64_t from = 0, size = piece_of(columns); from < columns; from += size) {
+      if (from % kFar == 0) {
+        whole += sum;
+        sum = F{};
+      }
       F piece{};
-      for (int64_t c = from; c < least(columns, from + kPiece); ++c)
+      for (int64_t c = from; c < least(columns, from + size); ++c)
         piece = fma(load(outs + c * kLd + row), load(douts + c * kLd + row), piece);
       sum += piece;
     }
-    store(delta + row, sum + load(delta + row));
+    store(delta + row, whole + sum + load(delta + row));
   }
 }
 

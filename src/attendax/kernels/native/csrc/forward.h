@@ -156,11 +156,12 @@ struct Few {
   template <int R>
   NOINLINE void rows(int64_t row, const KeysAndValues& from, int64_t key, int64_t keys, Partial& part) const {
     const Real* query = queries + row * p.width;
-    Real *weights = scores + row * kTileKeys, *top = part.top + row, *sum = part.sum + row;
+    Real *weights = scores + row * kTileKeys, *top = part.top + row, *sums = part.sum + row;
     F highest[R], fade[R];
     for (int r = 0; r < R; ++r) highest[r] = all(kLowest);
+    const int64_t in_piece = piece_of(p.width) - 1;
     for (int64_t k = 0; k < keys; k += W) {
-      F total[R] = {}, piece[R] = {};
+      F total[R] = {}, sum[R] = {}, piece[R] = {};
       const Real* lines[W];
       for (int i = 0; i < W; ++i) {
         int64_t line = least(k + i, keys - 1);
@@ -174,13 +175,18 @@ struct Few {
         for (int i = 0; i < W; ++i)
           for (int r = 0; r < R; ++r) {
             piece[r] = fma(query[r * p.width + d + i], x[i], piece[r]);
-            if ((d + i + 1) % kPiece) continue;
-            total[r] += piece[r];
+            if ((d + i + 1) & in_piece) continue;
+            sum[r] += piece[r];
             piece[r] = F{};
           }
+        if ((d + W) % kFar) continue;
+        for (int r = 0; r < R; ++r) {
+          total[r] += sum[r];
+          sum[r] = F{};
+        }
       }
       for (int r = 0; r < R; ++r) {
-        F score = nan_unless_finite(total[r] + piece[r]);
+        F score = nan_unless_finite(total[r] + (sum[r] + piece[r]));
         highest[r] = larger(score, highest[r]);
         store(weights + r * kTileKeys + k, score);
       }
@@ -199,7 +205,7 @@ struct Few {
         added[r] += piece[r];
         piece[r] = 0;
       }
-    for (int r = 0; r < R; ++r) sum[r] = fma(all(sum[r]), fade[r], all(added[r]))[0];
+    for (int r = 0; r < R; ++r) sums[r] = fma(all(sums[r]), fade[r], all(added[r]))[0];
     constexpr int N = R == 1 ? 8 : 2 * kSums / R;
     const Real* next = from.key + keys * from.key_step;
     Real* to = out + row * p.value_width;

@@ -163,13 +163,14 @@ INLINE F exp_of(F x) {
   } else {
     const F magic = all(Real(12582912.0f + 127.0f));  // 1.5 * 2^23
     F shifted = fma(x, all(kLog2e), magic), f = fraction_of(x, shifted - magic);
-    // A tree: longer chains would fill the scheduler of the core.
+    // 1 + f g(f), off by at most 2^-28 before it is rounded; g in a tree: longer chains would fill the scheduler.
     F square = f * f;
-    F p = fma(f, all(Real(0x1.5bba14p-10f)), all(Real(0x1.3cea88p-7f)));
-    F q = fma(f, all(Real(0x1.c6b752p-5f)), all(Real(0x1.ebf9bcp-3f)));
-    F r = fma(f, all(Real(0x1.62e42ap-1f)), all(Real(1)));
+    F p = fma(f, all(Real(0x1.4173c8p-13f)), all(Real(0x1.5f0988p-10f)));
+    F q = fma(f, all(Real(0x1.3b2ddap-7f)), all(Real(0x1.c6af7ap-5f)));
+    F r = fma(f, all(Real(0x1.ebfbdcp-3f)), all(Real(0x1.62e430p-1f)));
     p = fma(p, square, q);
     p = fma(p, square, r);
+    p = fma(p, f, all(Real(1)));
     return p * (F)((I)shifted << (kDouble ? 52 : 23));
   }
 }

@@ -11,8 +11,11 @@ namespace {
 
 // Products along the width of queries, keys and values, and the weights of a row, are added in pieces of so many, one
 // piece after the other. XLA adds the products of few queries in 16 lanes: one chain of 64 would be off by 1.7 times as
-// much, and of equal products, which are all rounded alike, by 4 times, where twice is allowed (L8).
+// much, and of equal products, which are all rounded alike, by 4 times, where twice is allowed (L8). So of a wide row
+// every kFar products are added by themselves, too, and one of at most kPiece is added in fours.
 constexpr int64_t kPiece = 8;
+constexpr int64_t kFar = 8 * kPiece;
+INLINE int64_t piece_of(int64_t width) { return width > kPiece ? kPiece : kPiece / 2; }
 
 // Weighted values are added in pieces of so many: in pieces of 8 a forward would take 4 % longer. Pieces of keys end
 // where the number of a key says so, wherever a row begins to see (L15).
@@ -25,8 +28,9 @@ INLINE void zero(F (&acc)[M][N]) {
     for (int j = 0; j < N; ++j) acc[i][j] = F{};
 }
 
-// `Along` says whether a(i, p) is a[i * lda + p] (p runs along rows) or a[p * lda + i]. Where `Piece` is not 0 the
-// products are added in pieces that end where first + p is a multiple of it.
+// `Along` says whether a(i, p) is a[i * lda + p] (p runs along rows) or a[p * lda + i]. Where `Piece` is
+// kPiece the products are those along a width; else, where it is not 0, they are added in pieces that end where first +
+// p is a multiple of it.
 template <int M, int N, bool Along, int64_t Piece, class Finish>
 INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb, int64_t depth, const Finish& finish,
                           int64_t first = 0) {
@@ -49,7 +53,23 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
     }
     if (p < end) step();
   };
-  if constexpr (Piece > 0) {
+  if constexpr (Piece == kPiece) {
+    F sum[M][N], whole[M][N];
+    zero(sum);
+    for (int64_t piece = piece_of(depth); p < depth;) {
+      if (p && p % kFar == 0) {
+        for (int i = 0; i < M; ++i)
+          for (int j = 0; j < N; ++j) whole[i][j] = p == kFar ? sum[i][j] : whole[i][j] + sum[i][j];
+        zero(sum);
+      }
+      add_until(least(depth, p + piece));
+      for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) sum[i][j] += acc[i][j];
+    }
+    for (int i = 0; i < M && depth > kFar; ++i)
+      for (int j = 0; j < N; ++j) sum[i][j] += whole[i][j];
+    finish(sum);
+  } else if constexpr (Piece > 0) {
     F sum[M][N];
     zero(sum);
     for (int64_t end = Piece - first % Piece; p < depth; end += Piece) {
