@@ -25,6 +25,7 @@ RIGHT = "test_same_bits.py::test_products_are_right"
 TOKENS = "test_same_bits.py::test_a_product_does_not_depend_on_the_tokens_beside_it"
 AGAIN = "test_native_rows.py::test_the_same_bits_run_after_run"
 EQUAL = "test_native.py::test_l8_equal_values_leave_no_gradient_of_scores"
+ONES = "test_native.py::test_l8_ones_of_a_long_row_leave_no_more_than_a_rounding"
 FEW = "test_native.py::test_l8_few_queries_are_as_near_as_in_the_dense_formula[64-equal columns]"
 TANGENTS = "test_native_directions.py::test_tangents_are_those_of_tiles"
 BEYOND = "test_native_directions.py::test_l7_a_query_that_the_scale_leads_beyond_the_range_stays_in_its_row"
@@ -65,12 +66,12 @@ PRODUCTS = in_file(
      numbers("one more", "none")),
     ("dq of the last super tile", "Add ? to[row + i][c] + x : x;", "x;", numbers("two chunks of keys", "none")),
     ("products are added in one chain", "constexpr int64_t kPiece = 8;", "constexpr int64_t kPiece = 1 << 20;", (FEW,)),
-    ("a piece takes the place of those before it",
-     "p + piece));\n      for (int i = 0; i < M; ++i)\n        for (int j = 0; j < N; ++j) sum[i][j] +=",
-     "p + piece));\n      for (int i = 0; i < M; ++i)\n        for (int j = 0; j < N; ++j) sum[i][j] =", (FEW,)),
+    ("a piece takes the place of those before it", "p + piece));\n      add(sum, acc);",
+     "p + piece));\n      zero(sum);\n      add(sum, acc);", (FEW,)),
+    ("weighted values in one chain", "add_until(least(depth, end));", "add_until(depth);", (ONES,)),
     ("a wide row in one chain of pieces", "constexpr int64_t kFar = 8 * kPiece;",
      "constexpr int64_t kFar = int64_t(1) << 20;", (EQUAL,)),
-    ("the second sum of a wide row replaces the first", "whole[i][j] + sum[i][j];", "sum[i][j];", (EQUAL,)),
+    ("the second sum of a wide row replaces the first", "if (p == kFar) zero(whole);", "zero(whole);", (EQUAL,)),
     ("a narrow row in one chain", "kPiece : kPiece / 2;", "kPiece : kPiece;", (NARROW,)),
     ("dq of the last super tile, in vectors", "Add ? load(to[row + i] + c) + x[i] : x[i]", "x[i]",
      numbers("two chunks of queries", "none")),
@@ -269,13 +270,15 @@ THREADS = in_file(
 
 ROW_INVARIANCE = in_file(
     "product.h",
-    ("pieces of values begin with a row", "end = Piece - first % Piece;", "end = Piece;", (WIDE,)),
+    ("pieces of values begin with a row", "end = kPiece - first % kPiece;", "end = kPiece;", (WIDE,)),
 ) + in_file(
     "forward.h",
     ("pieces of weights begin with a row", "end = kPiece - key % kPiece;", "end = kPiece;", (WIDE,)),
-    ("one query: weights in other pieces", "ends_piece(key + k, kPiece)", "ends_piece(key + k, kValuePiece)",
+    ("one query: weights in other pieces", "ends_piece(key + k) && k + 1 < keys) continue;\n        added",
+     "ends_piece((key + k) / 2) && k + 1 < keys) continue;\n        added",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
-    ("one query: values in other pieces", "ends_piece(key + k, kValuePiece)", "ends_piece(key + k, kPiece)",
+    ("one query: values in other pieces", "ends_piece(key + k) && k + 1 < keys) continue;\n      for",
+     "ends_piece((key + k) / 2) && k + 1 < keys) continue;\n      for",
      (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
     ("tiles half as large for an even number of queries",
      "tile(key, least((at + 1) * kTileKeys, end) - key, to);",
@@ -329,7 +332,8 @@ ROW_INVARIANCE = in_file(
     ("delta of few queries has another order", "        piece = fma(load(outs + c * kLd + row), load(douts",
      "        if (rows <= W) piece = piece + load(outs + c * kLd + row) * load(douts + c * kLd + row);\n"
      "        else piece = fma(load(outs + c * kLd + row), load(douts", (f"{ROWS}[many heads-plain]",)),
-    ("dp is added in one chain", "register_tile<M, N, true, kPiece>", "register_tile<M, N, true, 0>", (EQUAL,)),
+    ("dp is added in one chain", "register_tile<M, N, true, Order::of_width>",
+     "register_tile<M, N, true, Order::chain>", (EQUAL,)),
     ("delta is added in one chain", "F piece{};", "F piece = sum;\n      sum = F{};", (EQUAL,)),
 )  # fmt: skip
 
@@ -401,7 +405,7 @@ DIRECTIONS = in_file(
      (f"{SPOILED}[a folded group-padding]",)),
     ("a scaled query beyond the range", "spoiled[r] = !finite_row(query, query_step);", "spoiled[r] = 0;",
      (f"{BEYOND}[read-given]", f"{BEYOND}[unread-given]")),
-    ("sums of a row in one chain", "if (!ends_piece(key, kPiece)) return;", "if (key >= 0) return;",
+    ("sums of a row in one chain", "if (!ends_piece(key)) return;", "if (key >= 0) return;",
      (f"{NEAR}[equal keys]",)),
     ("weighted tangents in one chain", "add_product<N, false, true>(width, keys, p.dquery ? key_moved",
      "add_product<N, false, false>(width, keys, p.dquery ? key_moved", (f"{NEAR}[equal tangents]",)),

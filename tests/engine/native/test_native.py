@@ -189,6 +189,26 @@ def test_l8_equal_values_leave_no_gradient_of_scores(is_one, V, rng):
         assert abs(np.asarray(grad)).max() <= 2.5 * most
 
 
+def test_l8_ones_of_a_long_row_leave_no_more_than_a_rounding():
+    """Twice the plain formula's error plus eps |dout| |v|, where few weights of many are large."""
+    N, T, S, D, V = 32, 5, 2000, 4, 64
+
+    def plain(query, key, value):
+        table = jnp.matmul(query * np.float32(D**-0.5), key.swapaxes(-1, -2), precision="highest")
+        return jnp.matmul(jax.nn.softmax(table), value, precision="highest")
+
+    for draw in range(3):
+        rng = np.random.default_rng([draw, V, S, T])
+        query, key = 3 * rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D))
+        arrays = [x.astype(np.float32) for x in (query, key, np.ones((N, S, V)))]
+        dout = np.ones((N, T, V), np.float32)
+        one, other = (jax.vjp(jax.jit(function), *arrays)[1](dout)[:2] for function in (native, plain))
+        for x, y, beside in zip(one, other, (key, query), strict=True):  # right is 0
+            rounding = np.finfo(np.float32).eps * V * np.linalg.norm(beside, axis=-1).max(-1) / np.sqrt(D)
+            x, y = (abs(np.asarray(grad)).max((1, 2)) / rounding for grad in (x, y))
+            assert x.max() <= 2 * y.max() + 1
+
+
 def test_l8_a_wide_bias_keeps_its_digits():
     zeros = np.zeros((2, 1), jnp.bfloat16)
     value = np.array([[1.0], [-1.0]], np.float32).astype(jnp.bfloat16)

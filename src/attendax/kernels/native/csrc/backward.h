@@ -166,14 +166,14 @@ struct Backward {
       }
     if (p.drops) rows.dropout(key, keys, keep, kLd);
     in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-      register_tile<M, N, true, kPiece>(from.value + r * from.value_step, from.value_step, b.douts + row, kLd,
-                                        p.value_width, [&](F(&acc)[M][N]) {
-                                          for (int i = 0; i < M; ++i)
-                                            for (int j = 0; j < N; ++j) {
-                                              int64_t at = (r + i) * kLd + j * W;
-                                              store(ds + at, score_gradient(acc[i][j], delta[j], w + at, keep + at));
-                                            }
-                                        });
+      register_tile<M, N, true, Order::of_width>(
+          from.value + r * from.value_step, from.value_step, b.douts + row, kLd, p.value_width, [&](F(&acc)[M][N]) {
+            for (int i = 0; i < M; ++i)
+              for (int j = 0; j < N; ++j) {
+                int64_t at = (r + i) * kLd + j * W;
+                store(ds + at, score_gradient(acc[i][j], delta[j], w + at, keep + at));
+              }
+          });
     });
     if (p.dbias) add_bias_gradient<N>(rows, key, keys, ds);
     if (p.modifiers) pull_modifiers<N>(rows, key, keys, ds, slope);
@@ -270,14 +270,14 @@ INLINE void add_over_queries(const Real* weights, int64_t keys, int64_t rows, co
     while (a < b && !sees(b - 1)) --b;
     if (a == b) return;
     Real* c = to + r * to_step;
-    register_tile<M, N, true, 0>(weights + r * kLd + a * kPanel, kLd, from + a * kPanel * step, step,
-                                 least(rows, b * kPanel) - a * kPanel, [&](F(&acc)[M][N]) {
-                                   for (int i = 0; i < M; ++i)
-                                     for (int j = 0; j < N; ++j) {
-                                       Real* at = c + i * to_step + j * W;
-                                       store(at, load(at) + acc[i][j]);
-                                     }
-                                 });
+    register_tile<M, N, true, Order::chain>(weights + r * kLd + a * kPanel, kLd, from + a * kPanel * step, step,
+                                            least(rows, b * kPanel) - a * kPanel, [&](F(&acc)[M][N]) {
+                                              for (int i = 0; i < M; ++i)
+                                                for (int j = 0; j < N; ++j) {
+                                                  Real* at = c + i * to_step + j * W;
+                                                  store(at, load(at) + acc[i][j]);
+                                                }
+                                            });
   });
 }
 

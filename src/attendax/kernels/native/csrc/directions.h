@@ -36,7 +36,7 @@ struct Sum {
   F whole{}, piece{};
   INLINE void add(int64_t key, F x) {
     piece += x;
-    if (!ends_piece(key, kPiece)) return;
+    if (!ends_piece(key)) return;
     whole += piece;
     piece = F{};
   }
@@ -159,7 +159,7 @@ struct Directions {
   template <int N, bool Add>
   INLINE void multiply(const Real* rows, int64_t width, const Real* columns, Real* to) const {
     in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-      register_tile<M, N, true, kPiece>(rows + r * width, width, columns, kLd, width, [&](F(&acc)[M][N]) {
+      register_tile<M, N, true, Order::of_width>(rows + r * width, width, columns, kLd, width, [&](F(&acc)[M][N]) {
         for (int i = 0; i < M; ++i)
           for (int j = 0; j < N; ++j) {
             Real* at = to + (r + i) * kLd + j * W;

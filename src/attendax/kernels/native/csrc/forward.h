@@ -140,7 +140,7 @@ struct Few {
       for (int j = 0; j < N; ++j) x[j] = load(from.value + k * from.value_step + v + j * W);
       for (int r = 0; r < R; ++r)
         for (int j = 0; j < N; ++j) piece[r][j] = fma(weights[r * kTileKeys + k], x[j], piece[r][j]);
-      if (!ends_piece(key + k, kValuePiece) && k + 1 < keys) continue;
+      if (!ends_piece(key + k) && k + 1 < keys) continue;
       for (int r = 0; r < R; ++r)
         for (int j = 0; j < N; ++j) acc[r][j] += piece[r][j];
       zero(piece);
@@ -175,6 +175,7 @@ struct Few {
         for (int i = 0; i < W; ++i)
           for (int r = 0; r < R; ++r) {
             piece[r] = fma(query[r * p.width + d + i], x[i], piece[r]);
+            if ((i + 1) % least(W, kPiece / 2)) continue;  // known when it is compiled
             if ((d + i + 1) & in_piece) continue;
             sum[r] += piece[r];
             piece[r] = F{};
@@ -201,7 +202,7 @@ struct Few {
     for (int64_t k = 0; k < keys; ++k)
       for (int r = 0; r < R; ++r) {
         piece[r] += weights[r * kTileKeys + k];
-        if (!ends_piece(key + k, kPiece) && k + 1 < keys) continue;
+        if (!ends_piece(key + k) && k + 1 < keys) continue;
         added[r] += piece[r];
         piece[r] = 0;
       }

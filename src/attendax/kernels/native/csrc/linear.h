@@ -152,7 +152,7 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
           for (int j = 0; j < 2; ++j) __builtin_prefetch(w + next * l.columns + j * W, 0, 2);
         for (int i = 0; i < M; ++i)
           for (int j = 0; j < 2; ++j) __builtin_prefetch(y + (r + i) * l.columns + j * W, 1, 3);
-        register_tile<M, 2, true, 0>(x + r * x_step, x_step, panel, ld, deep, [&](F(&acc)[M][2]) {
+        register_tile<M, 2, true, Order::chain>(x + r * x_step, x_step, panel, ld, deep, [&](F(&acc)[M][2]) {
           for (int i = 0; i < M; ++i)
             for (int j = 0; j < 2; ++j)
               if (j * W < count) add_sum(y + (r + i) * l.columns + j * W, acc[i][j], count - j * W, depth == 0);

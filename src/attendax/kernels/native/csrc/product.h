@@ -9,18 +9,19 @@ namespace attendax {
 namespace ATTENDAX_UNIT {
 namespace {
 
-// Products along the width of queries, keys and values, and the weights of a row, are added in pieces of so many, one
-// piece after the other. XLA adds the products of few queries in 16 lanes: one chain of 64 would be off by 1.7 times as
-// much, and of equal products, which are all rounded alike, by 4 times, where twice is allowed (L8). So of a wide row
-// every kFar products are added by themselves, too, and one of at most kPiece is added in fours.
+// Products along the width of queries, keys and values, the weights of a row, and its weighted values are added in
+// pieces of so many, one piece after the other. XLA adds the products of few queries in 16 lanes: one chain of 64 would
+// be off by 1.7 times as much, and of equal products, which are all rounded alike, by 4 times, where twice is allowed
+// (L8). So of a wide row every kFar products are added by themselves, too, and a width of at most kPiece in fours.
 constexpr int64_t kPiece = 8;
 constexpr int64_t kFar = 8 * kPiece;
 INLINE int64_t piece_of(int64_t width) { return width > kPiece ? kPiece : kPiece / 2; }
 
-// Weighted values are added in pieces of so many: in pieces of 8 a forward would take 4 % longer. Pieces of keys end
-// where the number of a key says so, wherever a row begins to see (L15).
-constexpr int64_t kValuePiece = 16;
-INLINE bool ends_piece(int64_t key, int64_t piece) { return (key + 1) % piece == 0; }
+// Pieces of keys end where the number of a key says so, wherever a row begins to see (L15).
+INLINE bool ends_piece(int64_t key) { return (key + 1) % kPiece == 0; }
+
+// How the products of a register tile are added: in one chain, in pieces along a width, in pieces of keys.
+enum class Order { chain, of_width, of_keys };
 
 template <int M, int N>
 INLINE void zero(F (&acc)[M][N]) {
@@ -28,10 +29,14 @@ INLINE void zero(F (&acc)[M][N]) {
     for (int j = 0; j < N; ++j) acc[i][j] = F{};
 }
 
-// `Along` says whether a(i, p) is a[i * lda + p] (p runs along rows) or a[p * lda + i]. Where `Piece` is
-// kPiece the products are those along a width; else, where it is not 0, they are added in pieces that end where first +
-// p is a multiple of it.
-template <int M, int N, bool Along, int64_t Piece, class Finish>
+template <int M, int N>
+INLINE void add(F (&to)[M][N], const F (&from)[M][N]) {
+  for (int i = 0; i < M; ++i)
+    for (int j = 0; j < N; ++j) to[i][j] += from[i][j];
+}
+
+// `Along` says whether a(i, p) is a[i * lda + p] (p runs along rows) or a[p * lda + i]. `first` is the key of p = 0.
+template <int M, int N, bool Along, Order order, class Finish>
 INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb, int64_t depth, const Finish& finish,
                           int64_t first = 0) {
   F acc[M][N];
@@ -53,34 +58,34 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
     }
     if (p < end) step();
   };
-  if constexpr (Piece == kPiece) {
-    F sum[M][N], whole[M][N];
-    zero(sum);
-    for (int64_t piece = piece_of(depth); p < depth;) {
-      if (p && p % kFar == 0) {
-        for (int i = 0; i < M; ++i)
-          for (int j = 0; j < N; ++j) whole[i][j] = p == kFar ? sum[i][j] : whole[i][j] + sum[i][j];
-        zero(sum);
-      }
-      add_until(least(depth, p + piece));
-      for (int i = 0; i < M; ++i)
-        for (int j = 0; j < N; ++j) sum[i][j] += acc[i][j];
-    }
-    for (int i = 0; i < M && depth > kFar; ++i)
-      for (int j = 0; j < N; ++j) sum[i][j] += whole[i][j];
-    finish(sum);
-  } else if constexpr (Piece > 0) {
+  if constexpr (order == Order::chain) {
+    add_until(depth);
+    finish(acc);
+  } else if constexpr (order == Order::of_keys) {
     F sum[M][N];
     zero(sum);
-    for (int64_t end = Piece - first % Piece; p < depth; end += Piece) {
+    int64_t end = kPiece - first % kPiece;
+    while (p < depth) {
       add_until(least(depth, end));
-      for (int i = 0; i < M; ++i)
-        for (int j = 0; j < N; ++j) sum[i][j] += acc[i][j];
+      add(sum, acc);
+      end += kPiece;
     }
     finish(sum);
   } else {
-    add_until(depth);
-    finish(acc);
+    F sum[M][N], whole[M][N];
+    zero(sum);
+    const int64_t piece = piece_of(depth);
+    while (p < depth) {
+      if (p && p % kFar == 0) {
+        if (p == kFar) zero(whole);
+        add(whole, sum);
+        zero(sum);
+      }
+      add_until(least(depth, p + piece));
+      add(sum, acc);
+    }
+    if (depth > kFar) add(sum, whole);
+    finish(sum);
   }
 }
 
@@ -107,7 +112,7 @@ INLINE void add_product(int64_t rows, int64_t depth, const Real* a, int64_t lda,
                         int64_t ldc, const F* factor, int64_t first = 0) {
   in_tiles(rows, [&]<int M>(Rows<M>, int64_t row) NOINLINE {
     Real* to = c + row * ldc;
-    register_tile<M, N, Along, Scaled ? kValuePiece : 0>(
+    register_tile<M, N, Along, Scaled ? Order::of_keys : Order::chain>(
         a + row * (Along ? lda : 1), lda, b, ldb, depth,
         [&](F(&acc)[M][N]) {
           for (int i = 0; i < M; ++i)
