@@ -57,7 +57,7 @@ PRODUCTS = in_file(
     ("the last row of a tile", "for (; row < rows; ++row) body", "for (; row + 1 < rows; ++row) body",
      numbers("one more", "none")),
     ("tiles of four rows overlap", "row += 4) body(Rows<4>", "row += 5) body(Rows<4>",
-     numbers("a folded group", "none")),
+     numbers("a folded group", "none") + numbers("two chunks of keys", "none")),
     ("averages of earlier tiles are not rescaled", "fma(load(at), factor[j], acc[i][j])", "load(at) + acc[i][j]",
      numbers("a folded group", "none")),
     ("a tile replaces the sum", "store(at, load(at) + acc[i][j]);", "store(at, acc[i][j]);",
@@ -196,7 +196,7 @@ FORWARD = in_file(
     ("keys behind the last of a tile", "Real added[R] = {}, piece[R] = {};",
      "Real added[R] = {}, piece[R] = {};\n"
      "    for (int64_t k = keys; k < rounded_up(keys, W); ++k) added[0] += weights[k];",
-     numbers("one query, many keys", "none")),
+     numbers("one query, many keys", "none") + numbers("one key more than a chunk", "none")),
     ("weights are added in one chain", "end = kPiece - key % kPiece; k < keys;", "end = keys; k < keys;",
      (f"{TWO}[148]", f"{TWO}[600]")),
     ("few wide rows in one chain of pieces", "if ((d + W) % kFar) continue;", "continue;", (FEW_WIDE,)),
