@@ -30,6 +30,7 @@ FEW = "test_native.py::test_l8_few_queries_are_as_near_as_in_the_dense_formula[6
 TANGENTS = "test_native_directions.py::test_tangents_are_those_of_tiles"
 BEYOND = "test_native_directions.py::test_l7_a_query_that_the_scale_leads_beyond_the_range_stays_in_its_row"
 NEAR = "test_native_directions.py::test_l8_tangents_are_as_near_as_in_the_dense_formula"
+PIECES = "test_native_directions.py::test_l8_equal_tangents_of_values_are_added_in_pieces"
 WHOLE = "test_native_directions.py::test_cotangents_that_move_give_what_tiles_do"
 MEETS = "test_native_directions.py::test_l6_where_cotangents_move_too"
 SPOILED = "test_native_directions.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
@@ -409,7 +410,7 @@ DIRECTIONS = in_file(
     ("sums of a row in one chain", "if (!ends_piece(key)) return;", "if (key >= 0) return;",
      (f"{NEAR}[equal keys]",)),
     ("weighted tangents in one chain", "add_product<N, false, true>(width, keys, p.dquery ? key_moved",
-     "add_product<N, false, false>(width, keys, p.dquery ? key_moved", (f"{NEAR}[equal tangents]",)),
+     "add_product<N, false, false>(width, keys, p.dquery ? key_moved", (PIECES,)),
     ("rows on which nothing depends are read", "any_not_zero(dout, dout_step) || !(*dlse == 0);",
      "true;", (f"{SPOILED}[two blocks-none]",)),
 ) + in_file(
