@@ -13,7 +13,8 @@ constexpr int kDepth = 256;  // products that are added up by themselves; a pane
 constexpr int kFewTokens = 4;        // fewer go through a weight as it lies
 constexpr int kAhead = 12 * W;       // numbers of each row are asked for before they are read
 constexpr int kPackedTokens = 25;    // fewer do not pay for packing a weight
-constexpr int kCopiedTokens = 64;    // fewer do not pay for a copy of themselves
+constexpr int kCopiedTokens = 64;    // fewer do not pay for a copy of themselves, nor of a narrow weight
+constexpr int kWide = 2048;          // columns: rows of a wider weight fall into few lines of the cache
 constexpr int kCopied = kDepth + W;  // numbers between copied rows: they fall into different lines of the cache
 
 INLINE F load_some(const Real* from, int64_t count) {
@@ -139,7 +140,7 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
       int64_t count = least(kPanel, columns - c), ld = l.columns;
       Real* y = static_cast<Real*>(l.y) + row * l.columns + column + c;
       const Real* panel = static_cast<const Real*>(l.w) + depth * l.columns + column + c;
-      if (rows >= kPackedTokens || l.turned || count < kPanel) {
+      if (rows >= (l.columns < kWide ? kCopiedTokens : kPackedTokens) || l.turned || count < kPanel) {
         pack_panel(l, depth, deep, column + c, count, scratch);
         panel = scratch;
         ld = kPanel;
