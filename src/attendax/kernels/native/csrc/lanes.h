@@ -320,7 +320,6 @@ void widen_row(const void* data, Type type, int64_t at, int64_t step, Real* to, 
   for (; i < count; ++i) to[i] = number_at(data, type, at + i * step);
 }
 
-// Whether all are finite: 0 times each of them adds up to 0.
 INLINE bool any_of(I lanes) {
   typedef int64_t Words __attribute__((vector_size(kBytes)));
   Words words = (Words)lanes;
@@ -330,6 +329,7 @@ INLINE bool any_of(I lanes) {
 }
 INLINE bool any_not_zero(F x) { return any_of(x != F{}); }  // NaN is not zero
 
+// Whether all are finite: 0 times each of them adds up to 0.
 INLINE bool finite_row(const Real* x, int64_t n) {
   int64_t i = 0;
   F zero{};
