@@ -23,6 +23,7 @@ WEIGHTS = {  # by what is beside a limit: vectors, panels, 256 of the depth, 64 
     "several depths": (600, 91),
     "one number": (1, 1),
     "many columns": (33, 530),
+    "so many that few tokens pack the weight": (9, 2056),
 }
 
 
