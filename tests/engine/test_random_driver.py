@@ -334,6 +334,16 @@ def test_the_derivative_of_a_softcap_that_is_reached_is_rounded(capsys):
     assert command.main(["--shrink", "0", "--case", repr(case)]) == 0, capsys.readouterr().out
 
 
+def test_weights_are_equal_where_the_scale_is_0(capsys):
+    """A table of one number has the sum of 11,753 equal weights for its gradient. Seed 1888968599, case 255."""
+    case = Case(
+        direction="grad", lead=(2, 1, 2), T=23, S=511, D=1, V=1, modifier=("relative", 0, 0), scale=0.0, lse="sum",
+        implementation="blockwise", wanted=("query", "key", "value", "mod"), maps=("scan",),
+        shared=(("value", "query"),), layers=True,
+    )  # fmt: skip
+    assert command.main(["--shrink", "0", "--case", repr(case)]) == 0, capsys.readouterr().out
+
+
 def test_a_layer_norm_whose_sum_is_the_loss_is_rounded(capsys):
     """The gradient of a sum after a layer norm is 0. JAX's is not: the reference rounds it in JAX's order.
 

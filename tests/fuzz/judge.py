@@ -146,8 +146,9 @@ def compare(case: Case, arrays: Any, moves: Any, got: Any) -> tuple[list[Finding
     # its k terms, and equal terms may round every sum the same way: n^2 eps / 4 of one, n eps / 4 of all.
     # A quotient of two such sums, as out is, from which delta is taken, is off by at most n eps / 2: ``ALLOWED`` times
     # ``equal``. Sums over queries, as those of dk and dv, have T terms. Where there is one key all queries have the
-    # same result, so that these terms are equal whatever the values are.
-    terms = max(case.T, case.S) if case.values == "ones" else case.T if case.S == 1 else 0
+    # same result, so that these terms are equal whatever the values are. With a scale of 0 all weights are equal.
+    every = case.values == "ones" or case.scale == 0
+    terms = max(case.T, case.S) if every else case.T if case.S == 1 else 0
     equal = float(own.eps) * terms / 2 / ALLOWED
     # Where rows are nearly equal, their errors are, too. No number is then moved further than in the other samples, but
     # all of an array the same way: the corner of the same room where a sum of n errors is n of them, not their root.
