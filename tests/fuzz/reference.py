@@ -161,12 +161,8 @@ def layer_norm(x: Any, rounding: Rounding = EXACT) -> Any:
 
 
 def layer_norm_backward(dy: Any, y: Any, inverse: Any, rounding: Rounding = EXACT) -> Any:
-    """``dx - mean(dx)`` of ``dx = (dy - y mean(dy y)) / √(var + ε)``.
-
-    JAX differentiates it in this order. Where dy is 1 everywhere ``dy - mean(dy)`` is exactly 0, and this is rounded.
-    """
-    dx = inverse * (dy - y * (dy * y).mean(-1, keepdims=True))
-    dx = dx - dx.mean(-1, keepdims=True)
+    """``(dy - mean(dy) - y mean(dy y)) / √(var + ε)``."""
+    dx = inverse * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True))
 
     def size():
         a, b, c = (abs(z.real) for z in (dy, y, inverse))
