@@ -37,7 +37,7 @@ constexpr int kBytes = 64;
 constexpr int kRows = 12;  // of a register tile: 2 * 12 sums, 2 vectors and a broadcast fill 32 registers
 #elif defined(__AVX2__)
 constexpr int kBytes = 32;
-constexpr int kRows = 6;  // of 16 registers
+constexpr int kRows = 4;  // of 16: sums of pieces wait beside them, and with 6 rows every sum does so in memory
 #else
 constexpr int kBytes = 16;
 constexpr int kRows = 12;  // of 32

@@ -28,19 +28,20 @@ struct Panel {
       last[j] = load_ints(block.last + row + j * W);
     }
     in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-      register_tile<M, N, true, Order::of_width>(keys_at + r * step, step, queries + row, kLd, p.width,
-                                                 [&](F(&acc)[M][N]) {
-                                                   for (int i = 0; i < M; ++i)
-                                                     for (int j = 0; j < N; ++j) {
-                                                       F x = nan_unless_finite(acc[i][j]);
-                                                       if constexpr (Masked)
-                                                         x = inside(key + r + i, first[j], last[j], x);
-                                                       if constexpr (Program)
-                                                         x = where_allowed(*allowed, first_allowed + r + i, j, x);
-                                                       top[j] = larger(x, top[j]);
-                                                       store(scores + (r + i) * ld + j * W, x);
-                                                     }
-                                                 });
+      register_tile<M, N, true, Order::of_width>(
+          keys_at + r * step, step, queries + row, kLd, p.width, [&](F(&acc)[M][N]) {
+            F highest[N];  // what is stored might lie where `top` does, for all that the compiler knows
+            for (int j = 0; j < N; ++j) highest[j] = top[j];
+            for (int i = 0; i < M; ++i)
+              for (int j = 0; j < N; ++j) {
+                F x = nan_unless_finite(acc[i][j]);
+                if constexpr (Masked) x = inside(key + r + i, first[j], last[j], x);
+                if constexpr (Program) x = where_allowed(*allowed, first_allowed + r + i, j, x);
+                highest[j] = larger(x, highest[j]);
+                store(scores + (r + i) * ld + j * W, x);
+              }
+            for (int j = 0; j < N; ++j) top[j] = highest[j];
+          });
     });
   }
 
