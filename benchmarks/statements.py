@@ -20,14 +20,19 @@ def speed(results: Results) -> str:
     """The front page: one number for speed, of calls in which there is nothing to skip, and one for compiling."""
     full = results.full
     forward, gradient = by_measure(full)
-    plain_calls = [ratio for case, ratio in forward.items() if sees_all(full, case)]
+    plain_calls = {case: ratio for case, ratio in forward.items() if sees_all(full, case)}
     rows = [*forward.values(), *gradient.values()]
     compiled = mean(compile_ratios(results, "forward").values(), 1)
+    faster, slower = "", ""
+    if results.avx2:
+        narrow = by_measure(results.avx2)
+        faster = f"; {mean(ratio for case, ratio in narrow[0].items() if case in plain_calls)} without AVX-512"
+        slower = f" ({sum(behind(ratio) for found in narrow for ratio in found.values()) or 'none'} without AVX-512)"
     return (
-        f"On a CPU `attention` is {mean(plain_calls)} times as fast as torch's SDPA where there is nothing to skip: a "
-        f"geometric mean of {len(plain_calls)} shapes. torch is faster in {sum(map(behind, rows)) or 'none'} of these "
-        f"[{len(rows)} rows](docs/benchmarks.md), which have masks, windows and gradients, too. It compiles "
-        f"{compiled} times as fast as jax.nn's "
+        f"On a CPU `attention` is {mean(plain_calls.values())} times as fast as torch's SDPA with nothing to "
+        f"skip (geometric mean of {len(plain_calls)} shapes{faster}). torch is faster in "
+        f"{sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md){slower}, "
+        f"gradients included. It compiles {compiled} times as fast as jax.nn's "
         f"(float32, torch {version(full, 'torch')}, {machine(full)}; {when(full)})."
     )
 
@@ -161,8 +166,9 @@ def with_avx2(results: Results) -> str:
         return "There is no committed run without AVX-512."
     plain = ((found[case] for case in found if sees_all(run, case)) for found in by_measure(run))
     return (
-        f"With no instruction beyond AVX2, in either library, on a processor that has AVX-512 "
-        f"{beside_torch(run, 'avx2')}; where there is nothing to skip the means are {' and '.join(map(mean, plain))}."
+        f"With no instruction beyond AVX2, in either library {beside_torch(run, 'avx2')}; where there is nothing to "
+        f"skip the means are {' and '.join(map(mean, plain))}. "
+        f"{'Ahead: torch in ' + listed(torch) if (torch := ahead(run, TORCH)) else 'torch is nowhere ahead'}."
     )
 
 
