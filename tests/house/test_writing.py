@@ -1,5 +1,6 @@
 """Files are there whole or not at all: two writers, a full disk, links, pipes, ``/dev/stdout``."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -34,15 +35,17 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk():
-    """No file grows beyond 64 bytes: to who writes it, a disk without room."""
+    """No file grows beyond 64 bytes, as on a disk without room; before pytest writes of it, each may again."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def embed(weights, option, path):
@@ -75,14 +78,16 @@ class TestTwoAtOnce:
 
 class TestFullDisk:
     @pytest.mark.parametrize(("option", "name"), [("--output", "a.npy"), ("--page", "a.html"), ("--map", "a.png")])
-    def test_embed_leaves_the_old_file(self, weights, out, capsys, full_disk, option, name):
+    @full_disk()
+    def test_embed_leaves_the_old_file(self, weights, out, capsys, option, name):
         (out / name).write_text(OLD)
         assert embed(weights, option, out / name) == 2
         assert capsys.readouterr().err == f"attendax embed: {option} {out / name}: File too large\n"
         assert [path.read_text() for path in out.iterdir()] == [OLD]
 
     @pytest.mark.parametrize("kind", ["json", "junit", "markdown", "html"])
-    def test_check_leaves_the_old_file(self, out, capsys, full_disk, kind):
+    @full_disk()
+    def test_check_leaves_the_old_file(self, out, capsys, kind):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         (out / "a").write_text(OLD)
         argv = [
@@ -100,7 +105,8 @@ class TestFullDisk:
         assert capsys.readouterr().err == f"attendax check: cannot write {out / 'a'}: File too large\n"
         assert [path.read_text() for path in out.iterdir()] == [OLD]
 
-    def test_save_leaves_the_old_file(self, out, full_disk):
+    @full_disk()
+    def test_save_leaves_the_old_file(self, out):
         """And raises what its docstring says."""
         pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
         config, path = CONFIGS["modern"], out / "a.safetensors"
@@ -109,7 +115,8 @@ class TestFullDisk:
             encoders.save(path, random_params(config), config)
         assert [path.read_text() for path in out.iterdir()] == [OLD]
 
-    def test_save_bert_leaves_both_old_files(self, out, full_disk):
+    @full_disk()
+    def test_save_bert_leaves_both_old_files(self, out):
         pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
         for name in ("config.json", "model.safetensors"):
             (out / name).write_text(OLD)
@@ -117,7 +124,8 @@ class TestFullDisk:
             encoders.save_bert(out, random_params(BERT, dtype=np.float32), BERT)
         assert [path.read_text() for path in out.iterdir()] == [OLD, OLD]
 
-    def test_an_error_meanwhile_is_the_one_that_is_raised(self, out, full_disk):
+    @full_disk()
+    def test_an_error_meanwhile_is_the_one_that_is_raised(self, out):
         with pytest.raises(Refusal, match="the reason"), writing.whole(out / "a") as file:  # noqa: PT012
             file.write(b"x" * 100)
             raise Refusal("the reason")
