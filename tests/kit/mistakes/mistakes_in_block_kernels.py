@@ -27,7 +27,7 @@ class KernelMistake(NamedTuple):
 
 RESCALED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 RACE = "a race, or state kept between calls"
-SKIPPED = "blocks of keys are skipped"
+SKIPPED = "some queries do not see whole blocks of keys"
 OF_KEYS = "np.arange(self.N) // self.group"
 CAUSAL = "            seen = seen & (j <= i + begins)\n"
 P_SAVED = "        kept = self.kept(rows, keys)\n"

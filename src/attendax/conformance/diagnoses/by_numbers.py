@@ -95,18 +95,20 @@ WAYS: dict[str, list[tuple[str, str, Callable[[Trial], bool]]]] = {
 
 
 def _factors(faults: Faults) -> None:
-    """Leaves that are a constant times what is right: the constant by the sizes of all cases, where one fits them."""
+    """Leaves that are a factor times what is right: one by the sizes, where it fits most of the cases, or a number."""
     trials = faults.of_numbers()
     left = {name: factor for name, trial in trials.items() if (factor := _factor(trial))}
     while left:
-        first, leaves = next((name, factor.keys()) for name, factor in left.items())
-        mine = [name for name, factor in left.items() if factor.keys() == leaves]
+        leaves = next(iter(left.values())).keys()
+        mine = {name for name, factor in left.items() if factor.keys() == leaves}
+        values = sorted(value for name in mine for value in left[name].values())
         fits = {x: {n for n in mine if _fits(left[n], _value(x, trials[n]), trials[n])} for x in SYMBOLS}
         symbol = max(fits, key=lambda s: len(fits[s]))
         names = fits[symbol]
-        if not names:
-            value = next(iter(left[first].values()))
-            symbol, names = f"{value:.4g}", {n for n in mine if _fits(left[n], value, trials[n])} | {first}
+        if 2 * len(names) <= len(mine):
+            middle = values[len(values) // 2]
+            one = all(_fits(left[name], middle, trials[name]) for name in mine)
+            symbol, names = f"{middle:.4g}" if one else f"{values[0]:.4g} to {values[-1]:.4g}", mine
         words = f"{', '.join(leaves)}: {symbol} times what is right{MEANS.get(symbol, '')}"
         faults.take(words, names, tried=len(names) * (symbol in MEANS))
         left = {name: factor for name, factor in left.items() if name not in names}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..cases import CASES
-from ..cases.case import SIZES
+from ..cases.case import SIZES, Inputs
 from ..cases.square import plain_of
 from ..conventions import formula
 from ..conventions.form import factor_of, scale_of_first, solved
@@ -19,8 +19,8 @@ from .hypothesis import is_backward, is_near, is_right, lengths
 
 MOST_CALLS = 80
 BLOCKS = (128, 64, 32, 16)
-SKIPPED, LOST = "blocks of keys are skipped that queries look at", "some queries do not see some keys"
-TOO_MANY = "some queries see keys that they may not"
+SKIPPED, LOST = "some queries do not see whole blocks of keys", "some queries do not see some keys"
+BLIND, TOO_MANY = "some queries see no key", "some queries see keys that they may not"
 NEGATED = "some results have the wrong sign"
 VALUES_ALONE = "the gradient of the values alone leaves out"
 EQUAL = "query = 0 * query; value = np.broadcast_to(np.arange(S)[:, None], value.shape).astype(dtype)"
@@ -37,8 +37,8 @@ GIVEN = 0.3
 
 def told(trial: Trial) -> str:
     """A sentence of what the weights show, and where they do so first; empty where they are wrong in another way."""
-    right = _right(trial)
-    got = _weights(trial, right.shape) if right is not None else None
+    right = _right(trial, trial.inputs)
+    got = _weights(trial, trial.inputs, right.shape) if right is not None else None
     if right is None or got is None or not np.isfinite(got).all():
         return ""
     few = 1e-4 * right.max(axis=-1, keepdims=True)
@@ -53,6 +53,9 @@ def told(trial: Trial) -> str:
         others = np.abs(kept - factor) > 2e-2 * factor
     if (others & ~np.isnan(kept)).any() or not (lost | more).any():
         return ""
+    rows, blind = lost.any(axis=-1), (lost | (right <= few)).all(axis=-1)
+    if not more.any() and (blind.all() or _is_seen_otherwise(trial, lost)):
+        return ""
     pairs = (more if more.any() else lost).reshape(-1, *right.shape[-2:]).any(axis=0)
     row = int(np.argmax(pairs.any(axis=-1)))
     keys = np.flatnonzero(pairs[row])
@@ -63,7 +66,19 @@ def told(trial: Trial) -> str:
     if lost.any() and len(others) == 2 and is_near(trial, trial.got, others):
         of_key = pairs[:, keys[0]] | ~seen[:, keys[0]]
         return f"{VALUES_ALONE} {f'key {keys[0]}' if of_key.all() else which}"
+    if not more.any() and blind[rows].all():
+        return f"{BLIND}: query {row}"
     return f"{TOO_MANY if more.any() else SKIPPED if _are_blocks(pairs, seen) else LOST}: {which}"
+
+
+def _is_seen_otherwise(trial: Trial, lost: np.ndarray) -> bool:
+    """Tell whether some of the pairs that are lost are not lost where each score has the other sign, or all may be."""
+    inputs = trial.inputs._replace(arrays=trial.inputs.arrays | {"query": -trial.inputs.arrays["query"]})
+    right = _right(trial, inputs)
+    got = None if right is None else _weights(trial, inputs, right.shape)
+    if right is None or got is None:
+        return True
+    return bool((lost & (right > 1e-4 * right.max(axis=-1, keepdims=True)) & (got > 0.5 * right)).any())
 
 
 def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
@@ -103,20 +118,20 @@ def overflows(trial: Trial) -> bool:
     return ends == [True, False]
 
 
-def _right(trial: Trial) -> np.ndarray | None:
+def _right(trial: Trial, inputs: Inputs) -> np.ndarray | None:
     """The weights, where they can be seen: those of a group of heads are summed in a backward."""
     backward, sizes = is_backward(trial), SIZES | trial.case.sizes
     if not is_called_once(trial) or "constants" in trial.inputs.extra or (backward and sizes["N"] != sizes["G"]):
         return None
     if -(-lengths(trial)[not backward] // trial.inputs.arrays["value"].shape[-1]) > MOST_CALLS:
         return None
-    found = formula.weights(trial.inputs)
+    found = formula.weights(inputs)
     return found if found.size else None
 
 
-def _weights(trial: Trial, shape: tuple[int, ...]) -> np.ndarray | None:
+def _weights(trial: Trial, inputs: Inputs, shape: tuple[int, ...]) -> np.ndarray | None:
     """Weights as the function has them, a few columns (or rows, of a backward) a call."""
-    inputs, value, backward, found = trial.inputs, trial.inputs.arrays["value"], is_backward(trial), np.zeros(shape)
+    value, backward, found = inputs.arrays["value"], is_backward(trial), np.zeros(shape)
     length, width = shape[-2 if backward else -1], value.shape[-1]
     leaf, rows = ("grad value", value) if backward else ("out", inputs.arrays["query"])
     for start in range(0, length, width):

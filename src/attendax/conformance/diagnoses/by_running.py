@@ -213,16 +213,27 @@ def where_wrong(trial: Trial) -> str:
 def _bound(trial: Trial, axis: str, right: int, times: Mapping[str, int]) -> str:
     """Between a size that is right and one that is wrong; where both come in turn, of which they are multiples."""
     sizes, is_right_at = SIZES | trial.case.sizes, functools.partial(_is_right_at, trial, times)
-    wrong = sizes[axis] // times[axis]
+    size = sizes[axis]
+    wrong = size // times[axis]
     while wrong - right > 1:
         half = (right + wrong) // 2
         right, wrong = (half, wrong) if is_right_at(half) else (right, half)
     last, first = times[axis] * right, times[axis] * wrong
-    if sizes[axis] % first == 0 and is_right_at(wrong + 1) and not is_right_at(2 * wrong):  # it holds of this call, too
+    axis = _alone(trial, axis, times, right, wrong)
+    if size % first == 0 and is_right_at(wrong + 1) and not is_right_at(2 * wrong):  # it holds of this call, too
         return f"{axis} is a multiple of {first}"
-    if right > 1 and sizes[axis] % last and is_right_at(2 * right) and not is_right_at(2 * right + 1):
+    if right > 1 and size % last and is_right_at(2 * right) and not is_right_at(2 * right + 1):
         return f"{axis} is no multiple of {last}"
     return "V > D" if axis == "V" and last == sizes["D"] else f"{axis} > {last}"
+
+
+def _alone(trial: Trial, axis: str, times: Mapping[str, int], right: int, wrong: int) -> str:
+    """The axis, of those that went together, that is wrong by itself."""
+    small = _at(trial, times, right) if axis in "SD" and len(times) > 1 else None
+    if small is None:
+        return axis
+    alone = [one for one in sorted(times) if _if_wrong(_at(small, {one: 1}, wrong))]
+    return " or ".join(alone) or " = ".join(sorted(times))
 
 
 def _axes(trial: Trial) -> dict[str, tuple[int, dict[str, int]]]:

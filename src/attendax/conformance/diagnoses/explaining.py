@@ -76,8 +76,8 @@ def plainness(trial: Trial) -> tuple[int, int]:
     return len(trial.case.options), pairs_of(trial)
 
 
-def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
-    """Reasons for red results, each with the cases that it explains.
+def reasons(trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Trial]) -> list[Reason]:
+    """Reasons for red results, each with the cases that it explains; ``reds`` are those of other causes, too.
 
     First each value of each axis; then what comes on top of the first that was found; then two values at once.
     """
@@ -98,7 +98,7 @@ def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
         if not left or first is None:
             break
         hypotheses = [h.after(first) for h in table if h.axes.isdisjoint(first.axes)]
-    return _on_what_is_right(_one_value_each(every, trials), trials)
+    return _but_for_plain_calls(_on_what_is_right(_one_value_each(every, trials), trials), trials, reds)
 
 
 def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
@@ -131,6 +131,19 @@ def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[
         return bool(reason.hypothesis.axes) and all(ASKS.get(axis) for axis in reason.hypothesis.axes)
 
     return [reason for reason in found if not asks(reason) or any(map(stands, reason.names))]
+
+
+def _but_for_plain_calls(found: list[Reason], trials: Mapping[str, Trial], reds: Mapping[str, Trial]) -> list[Reason]:
+    """Drop reasons that a plain call, no larger and not explained, refutes: also those of another way of calling."""
+    explained = set().union(*(reason.names for reason in found))
+    left = [trial for name, trial in reds.items() if name not in explained and trial.case.judge == "value"]
+    plain = [trial for trial in left if trial.case.direction == FORWARD and not trial.case.options]
+
+    def stands(reason: Reason) -> bool:
+        least = min(pairs_of(trials[name]) for name in reason.names)
+        return all(pairs_of(one) > least or reason.hypothesis.says(one) is not False for one in plain)
+
+    return list(filter(stands, found))
 
 
 def confirmed(hypothesis: Hypothesis, names: set[str], trials: Mapping[str, Trial], greens: Greens) -> set[str]:

@@ -39,7 +39,7 @@ def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how:
         with by_running.share(CALLS):
             _of_calls(faults, implementation, how)
         faults.left += plainest[CALLED:]
-        return tuple(reasons(faults.of_numbers(), Greens(implementation, outcomes, how)))
+        return tuple(reasons(faults.of_numbers(), Greens(implementation, outcomes, how), faults.trials))
 
 
 def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -68,7 +68,7 @@ def diagnosed(
         with by_running.share(REASONS):
             _of_first_look(faults, greens, known)
             stand, beside = _small(faults)
-            for hypothesis, names in reasons(stand, greens):
+            for hypothesis, names in reasons(stand, greens, faults.trials):
                 every = names.union(*(beside[one] for one in names if one in beside))
                 faults.take(hypothesis.name, every, hypothesis.remedy, len(names))
         unexplained.see(faults, implementation, how)

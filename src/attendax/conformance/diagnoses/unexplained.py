@@ -219,8 +219,9 @@ def described(cause: Cause, faults: Faults) -> Cause:
     trial = min(mine, key=pairs_of)
     if by_running.is_right_anew(trial):
         return cause._replace(name=by_running.ANEW, remedy="", tried=1)
+    every = all(by_numbers.gives_zeros(one.got) for one in mine if "out" in one.got)
     trial = by_running.smaller(trial)
-    zeros = ZEROS * (by_numbers.gives_zeros(trial.got) and bool(np.any(trial.expected().get("out", 0))))
+    zeros = ZEROS * (every and by_numbers.gives_zeros(trial.got) and bool(np.any(trial.expected().get("out", 0))))
     name = zeros or by_probing.told(trial) or by_numbers.from_a_block_on(trial)
     if (zeros or not name) and (where := by_running.where_wrong(trial)):
         name = f"{zeros or 'wrong only'} where {where}"

@@ -1,0 +1,87 @@
+"""Reasons that are seen in the numbers hold of all that they are said of: scales, factors, zeros, sizes, weights."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import right_attention
+from attendax import conformance
+
+check = functools.partial(
+    conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward", repeat=1
+)
+
+
+def causes(fn, *only):
+    return [cause.name for cause in check(fn, only=only).causes]
+
+
+def scaled_by(size):
+    def attend(query, key, value, *, scale=None, **options):
+        scale = size(query.shape[-1]) ** -0.5 if scale is None else scale
+        return right_attention.attend(query, key, value, scale=scale, **options)
+
+    return attend
+
+
+@pytest.mark.parametrize("size", [lambda D: D + 1, lambda D: -(-D // 8) * 8])
+def test_a_scale_that_a_plain_call_refutes_is_that_of_no_other_call(size):
+    """1/√(D + 1) is 1/√T of one call, and D in multiples of 8 is 8 of another."""
+    assert causes(scaled_by(size), "plain", "changed in place", "width") == ["the result is wrong"]
+
+
+def scaled_in_place(query, key, value, **options):
+    query *= query.dtype.type(query.shape[-1] ** -0.5)
+    return right_attention.attend(query, key, value, scale=1.0, **options)
+
+
+def test_a_query_that_is_scaled_twice_because_it_is_written_to():
+    assert causes(scaled_in_place, "plain", "mask changed in place") == ["writes to query"]
+
+
+def after(change):
+    def attend(query, key, value):
+        return change(right_attention.attend(query, key, value), key.shape[-2])
+
+    return attend
+
+
+def test_a_factor_is_that_of_every_call():
+    only = "plain", "one key", "one query", "in blocks: plain, 300"
+    assert causes(after(lambda out, S: out * out.dtype.type(0.7)), *only) == ["out: 0.7 times what is right"]
+    found = causes(after(lambda out, S: out * out.dtype.type(S / (S + 1))), *only)
+    assert found == ["out: 0.5 to 0.9967 times what is right"]
+
+
+def test_zeros_of_one_call_are_not_all_zeros_of_others():
+    """The last column of an odd number is not written: of one column, that is all."""
+
+    def change(out, S):
+        return out * (np.arange(1, out.shape[-1] + 1) < (out.shape[-1] | 1)).astype(out.dtype)
+
+    assert causes(after(change), "width 1") == ["the result is wrong"]
+
+
+@pytest.mark.parametrize("axis", "TS")
+def test_of_sizes_that_are_equal_the_one_that_matters_is_named(axis):
+    def change(out, S):
+        return out + np.float32({"T": out.shape[-2], "S": S}[axis] > 128)
+
+    assert causes(after(change), "in blocks: plain") == [f"wrong only where {axis} > 128"]
+
+
+def test_a_weight_that_is_0_by_its_score_is_no_key_that_is_not_seen():
+    def of_positive_scores(query, key, value, *, is_causal=False):
+        scores = np.maximum(query @ key.swapaxes(-1, -2), 0)
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool) | (not is_causal), scores, 0)
+        return (scores / np.maximum(scores.sum(-1, keepdims=True), 1e-6) @ value).astype(query.dtype)
+
+    assert causes(of_positive_scores, "plain", "one key") == ["the result is wrong"]
+
+
+def test_a_query_of_zeros_sees_no_key():
+    def change(out, S):
+        return out * (np.arange(out.shape[-2]) < out.shape[-2] - 1)[:, None].astype(out.dtype)
+
+    assert causes(after(change), "plain") == ["some queries see no key: query 4"]
