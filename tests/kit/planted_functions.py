@@ -263,5 +263,5 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
                    "every batch gets the offset of the first", ""),
     "heads reshaped": (not_transposed, ["plain", "one query"],
                        "the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped", ""),
-    "tf32": (tf32, ["width 13"], "float32 products run at tf32 or in float16", "--precision tf32"),
+    "tf32": (tf32, ["width 13"], "float32 is as coarse as products at tf32 or in float16", "--precision tf32"),
 }  # fmt: skip

@@ -171,16 +171,23 @@ def test_no_reason_is_false(line):
     assert all(tried == 0 and words in name for name, tried in said), said
 
 
-def test_a_scale_that_one_gradient_lacks():
+@pytest.mark.parametrize(
+    ("which", "power", "words"),
+    [
+        (0, -1, "the gradient of the queries is not multiplied by the scale"),
+        (1, -1, "the gradient of the keys is not multiplied by the scale"),
+        (1, 1, "the gradient of the keys is multiplied by the scale twice"),
+    ],
+)
+@pytest.mark.parametrize("only", [["gradient: plain"], ["gradient: plain", "gradient: one", "gradient: grouped"]])
+def test_a_scale_of_one_gradient_is_not_that_of_both(which, power, words, only):
     def backward(grad_output, query, key, value, **options):
         found = list(right_attention.backward(grad_output, query, key, value, **options))
         given = options.get("scale")
-        found[1] = found[1] / np.float32(query.shape[-1] ** -0.5 if given is None else given)
+        found[which] = found[which] * np.float32(query.shape[-1] ** -0.5 if given is None else given) ** power
         return found
 
-    only = ["gradient: plain", "gradient: one", "gradient: grouped"]
     report = check(right_attention.attend, backward=backward, arrays="numpy", level="backward", only=only)
-    words = "the gradient of the keys is not multiplied by the scale"
     assert [(cause.name, cause.harm) for cause in report.causes] == [(words, Harm.GRADIENTS)]
 
 

@@ -289,7 +289,7 @@ MEMORY = [
     KernelMistake(
         "weights in bfloat16", "p = (p * self.kept(rows, keys)).astype(dtype)",
         'p = (p * self.kept(rows, keys)).astype("bfloat16" if self.wide is np.float32 else dtype)', "planted",
-        "float32 products run at bf16",
+        "float32 is as coarse as products at bf16",
     ),
     KernelMistake(
         "sums in the dtype of the inputs", "                row_max = higher\n",

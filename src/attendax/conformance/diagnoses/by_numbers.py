@@ -88,8 +88,8 @@ def _in_float32(trial: Trial) -> bool:
 WAYS: dict[str, list[tuple[str, str, Callable[[Trial], bool]]]] = {
     "float64": [("float64 is computed in float32", "", _in_float32)],
     "float32": [
-        ("float32 products run at tf32 or in float16", "--precision tf32", _is_coarse("tf32", 2**-11)),
-        ("float32 products run at bf16", "--precision bf16", _is_coarse("bf16", 2**-8)),
+        ("float32 is as coarse as products at tf32 or in float16", "--precision tf32", _is_coarse("tf32", 2**-11)),
+        ("float32 is as coarse as products at bf16", "--precision bf16", _is_coarse("bf16", 2**-8)),
     ],
 }
 

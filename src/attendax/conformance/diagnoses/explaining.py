@@ -256,6 +256,8 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     for trial in once[:MOST_NAMES] if len(rivals) > 1 else ():
         low = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{LOW}"))
         rivals = (_left_by(low, rivals) if low else []) or rivals
+    plainest = min(trials, key=plainness)
+    rivals = [hypothesis for hypothesis in rivals if hypothesis.says(plainest, whole=True)] or rivals
     names = dict.fromkeys(hypothesis.name for hypothesis in rivals)
     if not 0 < len(names) <= MOST_NAMES:
         return None

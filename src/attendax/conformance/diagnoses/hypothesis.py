@@ -31,10 +31,13 @@ class Hypothesis(NamedTuple):
     # of what is no convention: what the function gives for a trial, or None
     gives: Callable[[Trial], Leaves | None] | None = None
 
-    def says(self, trial: Trial) -> bool | None:
-        """Tell whether the mistaken function gives what was got, of leaves that it can tell; None if it is right."""
+    def says(self, trial: Trial, *, whole: bool = False) -> bool | None:
+        """Tell whether the mistaken function gives what was got, of leaves that it can tell; None if it is right.
+
+        A gradient that is right speaks only against a mistake as a ``whole``.
+        """
         truth = trial.expected if self.gives else trial.by_convention
-        said = [_attempt(_is_given, trial, wanted, truth()) for wanted in self._wanted(trial)]
+        said = [_attempt(_is_given, trial, wanted, truth(), whole) for wanted in self._wanted(trial)]
         return max((given for given in said if given is not None), default=None)
 
     def _wanted(self, trial: Trial) -> Iterator[Leaves]:
@@ -121,7 +124,7 @@ def of_table(numbers: Mapping[str, str]) -> list[Hypothesis]:
     return found
 
 
-def _is_given(trial: Trial, wanted: Leaves, truth: Leaves) -> bool | None:
+def _is_given(trial: Trial, wanted: Leaves, truth: Leaves, whole: bool = False) -> bool | None:
     """Leaves of gradients: each may be right or as it is wanted; one program of a backward may be mistaken alone."""
     got = {leaf: x for leaf, x in trial.got.items() if leaf in wanted}
     if got.keys() != wanted.keys():
@@ -139,7 +142,8 @@ def _is_given(trial: Trial, wanted: Leaves, truth: Leaves) -> bool | None:
     none_wanted = all(leaf == "out" and not np.any(wanted[leaf]) for leaf in others)
     if not none_wanted and not any(np.any(got[leaf]) for leaf in others):
         return None  # zeros have a name of their own
-    wanted = wanted | {leaf: truth[leaf] for leaf in right_ones if leaf.startswith("grad ")}
+    if not whole:
+        wanted = wanted | {leaf: truth[leaf] for leaf in right_ones if leaf.startswith("grad ")}
     found = compare(got, wanted, loose)
     plainly = compare(got, {leaf: truth[leaf] for leaf in told}, loose)
     nearer = not told or plainly.error is None or (found.error or 0) <= plainly.error / 2  # than to what is right
