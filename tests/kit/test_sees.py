@@ -78,6 +78,13 @@ def test_what_cannot_be_meant_is_a_fault(rule, causal, law):
     assert check_model(model_by(rule), causal=causal, **SAID).causes[0].name.startswith(law)
 
 
+@pytest.mark.parametrize(("rule", "words"), [("i // 8 == j // 8", "up to 7 ahead"), ("j >= i", "all that comes after")])
+def test_how_far_ahead_is_told_by_a_long_text(rule, words):
+    """All of a text of 6 tokens is a block of 8."""
+    report = check_model(model_by(rule), causal=True, only=["future: one text at a time"], **SAID)
+    assert [cause.name.endswith(words) for cause in report.causes] == [True], report.causes
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

@@ -154,10 +154,20 @@ def _table(trial: Trial, length: int, mask: bool = False) -> Influence:
 )  # fmt: skip
 @ask("future: {}", "a change of one token changes nothing before it", of=_lengths(True))
 def _future(trial: Trial, length: int, mask: bool = False) -> Found:
+    table, forbidden, said = _ahead(trial, length, mask)
+    if length < MEASURED and (table.moves | ~forbidden).all():
+        with contextlib.suppress(Failed, NotImplementedError):  # all of a short text may be a block, or a few ahead
+            longer, beyond, words = _ahead(trial, trial.model.lengths((MEASURED,))[-1], mask)
+            said = said if (longer.moves | ~beyond).all() or not words[0] else words
+    found = nothing(trial, table, forbidden, *said)
+    return found if mask else _hinted(trial, found)
+
+
+def _ahead(trial: Trial, length: int, mask: bool) -> tuple[Influence, np.ndarray, tuple[str, str]]:
+    """The table of a length, what may not be seen in it, and the words for what is."""
     table = _table(trial, length, mask)
     forbidden = ~trial.model.may(table.sources, length) & (table.steps > 0)
-    found = nothing(trial, table, forbidden, *_words(table, forbidden, mask))
-    return found if mask else _hinted(trial, found)
+    return table, forbidden, _words(table, forbidden, mask)
 
 
 def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, str]:
