@@ -182,6 +182,23 @@ def test_what_is_wrong_at_long_texts_alone_is_not_equal():
     assert "T=150" in found.text()
 
 
+def first_row(q, k, v, mask=None):
+    """As a padding mask is read: the first query's row of it counts for all."""
+    return masked(q, k, v, None if mask is None else mask[:, :, :1])
+
+
+def padded_to_a_power_of_two(q, k, v, mask=None):
+    D = q.shape[-1]
+    return masked(q * (D / 2 ** np.ceil(np.log2(D))) ** 0.5, k, v, mask)
+
+
+@pytest.mark.parametrize(("fn", "shown"), [(first_row, "mask [[["), (padded_to_a_power_of_two, "D=12: ")])
+def test_rows_of_a_mask_and_odd_widths_set_two_apart(fn, shown):
+    found = here(masked, fn)
+    assert not found.equal
+    assert shown in found.text()
+
+
 def test_windows_of_two_sides_by_a_mask():
     """The adapter has each of the two sides, and -1 as no limit."""
     found = here(sides, windowed)

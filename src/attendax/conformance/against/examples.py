@@ -63,10 +63,10 @@ def _near(default: Any) -> tuple[Any, ...]:
 
 
 def _of_each_head(t: int, s: int) -> np.ndarray:
-    """A mask (1, 2, T, S): the second head lacks the first key, the first head the last."""
+    """A mask (1, 2, T, S): the first query lacks the last key in the first head, the last the first in the second."""
     mask = np.ones((1, 2, t, s), bool)
     if s > 1:
-        mask[:, 0, :, -1] = mask[:, 1, :, 0] = False
+        mask[:, 0, 0, -1] = mask[:, 1, -1, 0] = False
     return mask
 
 
@@ -80,7 +80,8 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
     pairs = (x for x in itertools.combinations(names, 2) if x[1] != "offset" or x[0] in RULES)
     some = [(), *((x,) for x in names), *pairs, tuple(names)]
     B, N, T, S, D, V = sizes
-    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, D, V), (1, N, LONG, LONG, D, V)]
+    odd = (D + 4, V + 4 * (D == V))  # no power of two
+    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, *odd), (1, N, LONG, LONG, D, V)]
     shapes += [] if T == S else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG, D, V)]
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
         # a query may be without any key, though each row of a mask has one: its lse is -inf, or some large number
