@@ -52,7 +52,7 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
   };
   auto add_until = [&](int64_t end) __attribute__((always_inline)) {
     zero(acc);
-    if (order != Order::chain && M <= 4 && end - p == kPiece) {  // of 16 registers none is left for a loop
+    if (order != Order::chain && M <= 4 && end - p == kPiece) {  // a loop costs so few rows a share of their time
 #pragma GCC unroll 8
       for (int i = 0; i < kPiece; ++i) step();
       return;
