@@ -30,7 +30,7 @@ NOTHING = place.implement(dying.right, arrays="numpy", in_process=True)
 
 def slow(query, key, value):
     """Right, after a while."""
-    time.sleep(0.1)
+    time.sleep(0.2)
     return dying.right(query, key, value)
 
 
