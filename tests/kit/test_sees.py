@@ -85,6 +85,25 @@ def test_how_far_ahead_is_told_by_a_long_text(rule, words):
     assert [cause.name.endswith(words) for cause in report.causes] == [True], report.causes
 
 
+@pytest.mark.parametrize(("seen", "is_right"), [("j <= i", True), ("(j <= i) & (j > i - 20)", False)])
+def test_what_fades_down_to_rounding_is_no_token_that_is_not_seen(seen, is_right):
+    """By ALiBi of one head the weights 130 back are 1e-17; a window of 20 ends before they are that small."""
+
+    def model(tokens):
+        x = EMBEDDING[tokens]
+        i, j = np.arange(x.shape[1])[:, None], np.arange(x.shape[1])
+        query, key, value = (x @ kernel for kernel in KERNELS)
+        bias = np.where(eval(seen, {"i": i, "j": j}), -0.3 * abs(i - j), -np.inf)
+        weights = np.exp(query @ key.swapaxes(1, 2) / 4 + bias.astype(np.float32))
+        return x + weights / weights.sum(-1, keepdims=True) @ value
+
+    if is_right:
+        assert check_model(model, causal=True, **SAID | {"positions": "relative"}).ok
+        return
+    with pytest.raises(ValueError, match="give --sees window:20 "):
+        check_model(model, causal=True, **SAID | {"positions": "relative"})
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

@@ -18,7 +18,7 @@ from .trial import FINE, Evidence, Found, Trial, ask, beside_rounding, distance,
 
 TEXTS = 3  # a token that matters may matter little in one text
 LONG = 100  # tokens of a text so long that one is asked at a time
-TRIES = 5  # times as many texts, until a token that has to matter does
+TRIES = 10  # times as many texts, until a token that has to matter does
 PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the last two; around the sizes of blocks
 LONGEST = 300  # tokens that are tried
 MEASURED = 40  # tokens in which one measures what a model sees
@@ -48,6 +48,12 @@ class Influence(NamedTuple):
     def moved(self) -> np.ndarray:
         """The largest movement of each position (S, T)."""
         return self.by_text.max(0)
+
+    @property
+    def share(self) -> np.ndarray:
+        """The largest movement of each position beside rounding (S, T)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.moved / self.allowed
 
     @property
     def moves(self) -> np.ndarray:
@@ -116,19 +122,39 @@ def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, us
 
 
 def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, usual: str) -> Found:
-    """Each token has to move a position where ``expected`` (S, T) says so, in one of the texts at least."""
-    blind = expected & ~table.moves
+    """Each token has to move a position where ``expected`` (S, T) says so, in one of the texts at least.
+
+    Where it moves the positions before that less and less, down to rounding, nothing tells whether it is seen.
+    """
+    share = table.share
     for salt in range(1, TRIES + 1):
-        if (left := np.flatnonzero(blind.any(1))).size:
-            blind[left] &= ~table.again(sources=table.sources[left], salt=salt).moves
-    if not blind.any():
-        return FINE
+        blind = expected & ~(share > 1) & ~_faded(share, table.sources)
+        if not (left := np.flatnonzero(blind.any(1))).size:
+            return FINE
+        if salt < TRIES:
+            share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).share)
     k, position = map(int, np.argwhere(blind)[np.abs(table.steps[blind]).argmin()])
-    none, share = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
+    none, part = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
     told = f"{said}: another token at {table.sources[k]} does not move position {position} "
-    told += f"({'no position sees any' if none else share})"
+    told += f"({'no position sees any' if none else part})"
     one, other = (table.whole.row(table.row(0, change)) for change in (0, k + 1))
     return silent(told, one, other, (0, position), float(table.allowed[k, position]), usual)
+
+
+def _faded(share: np.ndarray, sources: np.ndarray) -> np.ndarray:
+    """True where rounding may hide that a token is seen, as it moves less and less on the way there (S, T).
+
+    From its own place to the last that it moves, ``share`` falls by a factor for each step; that is carried on.
+    """
+    found = np.zeros(share.shape, bool)
+    for k, source in enumerate(sources):
+        for side in (slice(source, None), slice(source, None, -1)):
+            moved, steps = share[k, side], np.arange(share[k, side].size)
+            last = np.maximum.accumulate(np.where(moved > 1, steps, 0))
+            with np.errstate(all="ignore"):
+                there = moved[0] * (moved[last] / moved[0]) ** (steps / last)
+            found[k, side] |= (moved[0] > 1) & (there < moved[0] ** (1 / 3))
+    return found
 
 
 def _lengths(causal: bool) -> Callable[[Model], dict[str, Any]]:
@@ -177,7 +203,7 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
     if not ahead.size:
         return "", ""
     if ahead.size == forbidden.sum():
-        if np.median(table.moved[leaks] / np.maximum(table.allowed[leaks], 1e-300)) < 1e4:
+        if np.median(table.share[leaks]) < 1e4:
             return "every position is moved a little by all that comes after", LITTLE
         said = "every position sees all that comes after"
         return (f"{said}, once a mask is given", GIVEN_UP) if mask else (said, DROPPED)
