@@ -179,7 +179,43 @@ def test_what_is_wrong_at_long_texts_alone_is_not_equal():
     found = here(causal, ahead_from_65_on)
     assert not found.equal
     assert not found.explained
-    assert "T=150" in found.text()
+    assert "T=300" in found.text()
+
+
+def by_blocks(block):
+    def attention(q, k, v, causal=False):
+        i, j = np.arange(q.shape[2])[:, None] // block, np.arange(k.shape[2]) // block
+        return masked(q, k, v, (j <= i)[None, None] if causal else None)
+
+    return attention
+
+
+@pytest.mark.parametrize("block", [8, 64, 128, 256, 512])
+def test_an_option_that_short_texts_do_not_show_is_not_ignored(block):
+    found = here(causal, by_blocks(block))
+    assert not found.differences
+    assert "causal True: A gives" in found.text()
+    assert "B's causal: ignored in some calls, and not for " in found.text()
+    assert here(by_blocks(block), by_blocks(block)).equal
+    assert not here(by_blocks(block), by_blocks(2 * block)).equal
+
+
+def scaled(q, k, v, scale=None):
+    return masked(q * (1.0 if scale is None else scale * q.shape[-1] ** 0.5), k, v)
+
+
+def scaled_unless_0(q, k, v, scale=None):
+    return scaled(q, k, v, scale or None)
+
+
+def divided(q, k, v, temperature=None):
+    return scaled(q, k, v, None if temperature is None else 1 / np.float32(temperature))
+
+
+def test_a_scale_of_0_is_no_scale_that_is_not_given():
+    for a, b in ((scaled, scaled_unless_0), (scaled_unless_0, scaled)):
+        assert "scale 0.0: A gives 1" in here(a, b).text()
+    assert here(scaled, divided).explained
 
 
 def first_row(q, k, v, mask=None):

@@ -99,14 +99,17 @@ class Subject:
         return found if isinstance(found, tuple) else (found,)
 
 
-def distance(found: Answer, right: Answer) -> float:
-    """The largest difference of two results, as a share of the largest number; inf where the shapes or NaN differ."""
+def distance(found: Answer, right: Answer, *, some: bool = False) -> float:
+    """The largest difference of two results, as a share of the largest number; inf where the shapes or NaN differ.
+
+    ``some``: no number counts where NaN is right.
+    """
     if len(found) < len(right) or any(x.shape != y.shape for x, y in zip(found, right, strict=False)):
         return np.inf
     worst = 0.0
     for x, y in zip(found, right, strict=False):
         x, y = x.astype(np.float64), y.astype(np.float64)
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        same = (x == y) | (np.isnan(y) & (np.isnan(x) | some))
         apart = np.abs(np.where(same, 0, x) - np.where(same, 0, y))
         size = max(1.0, np.abs(y[np.isfinite(y)]).max(initial=0.0))
         worst = max(worst, float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0) / size))

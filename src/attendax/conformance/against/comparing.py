@@ -176,7 +176,7 @@ def _shape(form: Form) -> str:
     return f"({', '.join(str(sizes[x]) for x in form.outcome.replace('(ND)', '*'))})"
 
 
-def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[str, frozenset[str]]:
+def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int, ...]) -> tuple[str, frozenset[str]]:
     """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say.
 
     The smallest input on which the two differ, if any, and the keywords that were given to both.
@@ -194,7 +194,7 @@ def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[str, fr
         how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
         for kind in kinds:
             one, other = (_alone(held, key, Option(name, kind), how) for held, name in ((mine, x), (theirs, y)))
-            if found := examples.smallest(a.by(one), b.by(other).around(one), examples.with_each_value(key, one)):
+            if found := examples.smallest(a.by(one), b.by(other).around(one), examples.cases(one, sizes, alone=True)):
                 return found, frozenset(names)
     return _fewer_heads(a, b, mine, theirs), frozenset(names)
 

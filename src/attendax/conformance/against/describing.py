@@ -10,7 +10,7 @@ import numpy as np
 from ..conventions.form import factor_of, scale_of_first, solved
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
-from . import forms, options
+from . import examples, forms, options
 from .asking import GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import AXIS, DROPOUT, GROUPED, HEADS, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
@@ -63,7 +63,17 @@ class Describing:
                 self.unknown[name] = "dropout is drawn at random; no adapter has it"
             elif name not in (*GROUPED, *form.given):
                 self.unknown[name] = "not taken, or none of the options that are known"
-        return Subject(self.fn, form, True, self.unknown, self.sizes)
+        return Subject(self.fn, self._kept(form), True, self.unknown, self.sizes)
+
+    def _kept(self, form: Form) -> Form:
+        """The form without the options that other calls refute: with other values, in long texts, beside others."""
+        for probe in examples.refuting(Subject(self._called, form), self.sizes):
+            if set(probe.options) <= set(form.options):
+                name = next((x for x in probe.options if form.how[AXIS[x]] == IGNORED), next(iter(probe.options)))
+                said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
+                self.unknown[form.options[name].name or name] = said
+                form = form.but(**{AXIS[name]: LAW[AXIS[name]]}).keeping(x for x in form.options if x != name)
+        return form
 
     def _called(self, *given: Any, **more: Any) -> Answer:
         """A call of the function; whether it gives several arrays is kept."""

@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from ..conventions.table import IGNORED
 from ..worker.errors import Failed
 from . import forms
 from .asking import NARROW, TOLERANCE, Answer, Equality, Probe, Subject, arrays, distance, narrowed
 from .forms import Form, Option
-from .options import OPTIONS, RULES, beside, drawn, first_kind, own_values
+from .options import AXIS, OPTIONS, RULES, beside, drawn, first_kind, own_values
 from .options import given as given_as
 
 SMALL = (  # T, S, D
     (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (3, 2, 1), (4, 1, 1), (3, 3, 2), (3, 5, 4),
     (4, 4, 4),
 )  # fmt: skip
-LONG = 150  # tokens, beyond blocks of 128
+LONG, LONGER = 300, 600  # tokens, beyond blocks of 256; and keys of few queries, beyond those of 512
 AXES = ("B", 0, 0), ("N", 0, 1), ("G", 1, 1), ("T", 0, 2), ("S", 1, 2), ("D", 0, 3), ("V", 2, 3)  # of which array
 
 
@@ -70,19 +71,25 @@ def _of_each_head(t: int, s: int) -> np.ndarray:
     return mask
 
 
-def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
-    """Inputs on which two functions are compared: small ones; every option alone, with another, and all together."""
+def cases(form: Form, sizes: tuple[int, ...], *, alone: bool = False) -> Iterator[Probe]:
+    """Inputs on which two functions are compared: small ones; every option alone, with another, and all together.
+
+    ``alone``, those for one function: each option alone, and one that it ignores with another.
+    """
     for name in form.options:
         yield from with_each_value(name, form)
     if form.grouped and not form.pack:
         yield from small({}, heads=4, groups=2)
     names = [x for x in form.options if form.options[x].name and x in OPTIONS]
     pairs = (x for x in itertools.combinations(names, 2) if x[1] != "offset" or x[0] in RULES)
-    some = [(), *((x,) for x in names), *pairs, tuple(names)]
+    if alone:
+        pairs = (x for x in pairs if IGNORED in [form.how[AXIS[name]] for name in x])
+    some = [(), *((x,) for x in names), *pairs, *(() if alone else (tuple(names),))]
     B, N, T, S, D, V = sizes
     odd = (D + 4, V + 4 * (D == V))  # no power of two
-    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, *odd), (1, N, LONG, LONG, D, V)]
-    shapes += [] if T == S else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG, D, V)]
+    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, *odd), (1, N // 2, LONG, LONG, D, V)]
+    few = (B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONGER, D, V)
+    shapes += few if T != S else [(1, 1, LONGER, LONGER, D, V)] * alone
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
         # a query may be without any key, though each row of a mask has one: its lse is -inf, or some large number
         empty = set(RULES) & set(asked) and (shape[2] > shape[3] or "without" in form.how["causal"])
@@ -92,10 +99,28 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
         options = {x: drawn(x, form.options[x].form, shape, k, each_head=k % 3 == 0) for x in asked}
         if "mask" in asked and "return_lse" not in asked:
             options["mask"][..., 0] = rng.random(options["mask"].shape[:-1]) < 0.9
-        for groups in (0, 2) if form.grouped and len(asked) < 2 else (0,):
+        for groups in (0, 2) if form.grouped and len(asked) < 2 and shape[1] > 1 else (0,):
             yield Probe(arrays(shape, groups, seed=k + 1), options)
     if form.how["out"] != forms.UNKNOWN:
         yield from (narrowed(sizes, seed) for seed in (1, 2))
+
+
+def refuting(subject: Subject, sizes: tuple[int, ...]) -> Iterator[Probe]:
+    """Inputs with options for which a function gives other numbers than its form says, and without them does not.
+
+    A query without any key may get anything.
+    """
+    by, plain = subject.by(subject.form.but(empty="NaN")), set()
+    for probe in cases(subject.form, sizes, alone=True):
+        shapes = tuple(x.shape for x in probe.arrays)
+        if probe.narrow or shapes in plain:
+            continue
+        found = subject.answer(probe)
+        if not isinstance(found, Failed) and distance(found, by.right(probe), some=True) > TOLERANCE:
+            if probe.options:
+                yield probe
+            else:
+                plain.add(shapes)
 
 
 def _answers(a: Subject, b: Subject, probes: Iterable[Probe]) -> Iterator[tuple[Probe, Answer, Answer | Failed]]:

@@ -50,6 +50,7 @@ MASKS = {
     for meaning in MEANINGS
 }
 OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
+OVER = "(1 / {x} if {x} else float('inf'))"
 NUMBER = "a number"
 WIDE = {"window": "both sides", "offset": "(B,)"}  # the kinds of which one number is the plainest value
 REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
@@ -98,8 +99,8 @@ OPTIONS = {
     "scale": Row(
         ("scale", "softmax_scale", "sm_scale", "scaling", "factor", "logits_scale", "norm_factor", "temperature",
          "qk_scale", "scale_factor"),
-        {"given_scale": _of("given_scale")}, (0.25, 2.0),
-        {"a factor": ("{x}", "{x}"), "a divisor": ("1 / {x}", "1 / {x}")},
+        {"given_scale": _of("given_scale")}, (0.25, 0.0, -1.0, 0.5, 2.0),
+        {"a factor": ("{x}", "{x}"), "a divisor": (OVER, OVER)},
     ),
     "softcap": Row(
         ("softcap", "logits_soft_cap", "soft_cap", "logit_cap", "attn_logit_softcapping", "attn_logits_soft_cap",

@@ -175,6 +175,8 @@ def compare(a: Subject, b: Subject) -> Report:
         both, grouped = set(a.form.options) & set(b.form.options), a.form.grouped and b.form.grouped
         mine, theirs = (dataclasses.replace(x.form.keeping(both), grouped=grouped, how=a.form.how) for x in (a, b))
         checked, why, names = _held(a, b, mine, theirs)
+        excluded = (f"{c}'s {k}: {x.unknown[k]}" for c, x in (("A", a), ("B", b)) for k in x.unknown if k in names)
+        why = "; ".join([why, *excluded]) if why else ""
         return Report((), "", "", why, None if why else checked, _notes(a, b, set(mine.options), names))
     why = ""
     for letter, own, around in (("B", a, b), ("A", b, a)):
@@ -198,9 +200,10 @@ def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, s
     are.
     """
     one, other = a.by(mine), b.by(theirs).around(mine)
-    checked = examples.equality(one, other, max(a.sizes, b.sizes, key=lambda x: x == SQUARE))
+    sizes = max(a.sizes, b.sizes, key=lambda x: x == SQUARE)
+    checked = examples.equality(one, other, sizes)
     if checked.worst is None:
-        return checked, *(comparing.set_apart(a, b, mine, theirs) if checked.cases else (NONE, frozenset()))
+        return checked, *(comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else (NONE, frozenset()))
     probes = [*examples.asking(*checked.worst.options), checked.worst]
     return checked, examples.smallest(one, other, probes), frozenset()
 
