@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .shared import after_more_calls, afterwards, by_hand, called, filled, loss_of, step_by_step, stepped
+from .shared import after_more_calls, afterwards, by_hand, called, chunked, closing, loss_of, stepped
 
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
 stack, concat, ints, asarray = jnp.stack, jnp.concatenate, jnp.int32, jnp.asarray
@@ -69,15 +69,7 @@ def made(kind, x):
     return jnp.asarray(x)
 
 
-def closing_over(attend, kinds, known):
-    """The function where some arrays are constants; ``weights`` among them project what is given."""
-
-    def closed(query, key, value, **given):
-        constants = {name: made(kind, known[name]) for name, kind in kinds.items()}
-        inputs, found = filled(query, key, value, given, constants, kinds)
-        return attend(*inputs, **found)
-
-    return closed
+closing_over = partial(closing, made)
 
 
 def pull(attend, fixed, transform, arrays, traced, cotangents):
@@ -149,9 +141,7 @@ def ruled(call, pulled):
     return found
 
 
-def with_backward(attend, backward):
-    """The function, its gradients by hand."""
-    return by_hand(attend, backward, ruled)
+with_backward = partial(by_hand, ruled)
 
 
 def driven(function, prefix, attend, arrays, options, *given, how=None, **more):
@@ -232,7 +222,4 @@ def stepped_compiled(step, inputs, state, options):
         return stepped(step, inputs, state, options)
 
 
-def in_steps(cache, inputs, options, chunks, room, order):
-    """out of a model, so many tokens at a time."""
-    found = step_by_step(cache, inputs, options, chunks, room, order, jnp.asarray, stepped_compiled)
-    return {"out": np.asarray(jnp.concatenate(found, axis=1))}
+in_steps = partial(chunked, jnp.asarray, lambda *x: np.asarray(jnp.concatenate(*x)), run=stepped_compiled)

@@ -1,12 +1,13 @@
 """Functions of NumPy arrays; their gradients where a backward is given."""
 
 import contextlib
+from functools import partial
 
 import numpy as np
 
-from .shared import after_more_calls, afterwards, called, changed, filled, freed, step_by_step
+from .shared import after_more_calls, afterwards, called, changed, chunked, filled, freed
 
-HEADER = "import numpy as np"
+HEADER = "from functools import partial\n\nimport numpy as np"
 stack, concat, ints, asarray = np.stack, np.concatenate, np.int32, np.asarray
 WIDE = ""
 wide = placed = contextlib.nullcontext  # it keeps float64, and its arrays are where they are
@@ -27,14 +28,11 @@ def is_lack(error: Exception) -> bool:
 @contextlib.contextmanager
 def watched(arrays):
     """Gives a function: the names of the arrays that were written to since."""
-    before = {name: x.copy() for name, x in arrays.items()}
-    yield lambda: [name for name, x in arrays.items() if changed(before[name], x)]
+    before = {name: x.copy() for name, x in arrays.items() if isinstance(x, np.ndarray)}
+    yield lambda: [name for name, x in before.items() if changed(x, arrays[name])]
 
 
-def poison(arrays):
-    """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    kinds = {"float32", *(x.dtype.name for x in arrays.values() if x.dtype.kind in "fV")}
-    [np.full(shape, bits, kind) for shape, bits, kind in freed(arrays, kinds)]
+poison = partial(freed, np.full)
 
 
 def forward(attend, arrays, options):
@@ -115,6 +113,4 @@ def unwritten(attend, arrays, options):
     return afterwards(arrays, options)
 
 
-def in_steps(cache, inputs, options, chunks, room, order):
-    """out of a model, so many tokens at a time."""
-    return {"out": np.concatenate(step_by_step(cache, inputs, options, chunks, room, order, np.array), axis=1)}
+in_steps = partial(chunked, np.array, np.concatenate)

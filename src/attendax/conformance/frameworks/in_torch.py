@@ -7,7 +7,7 @@ import re
 import numpy as np
 import torch
 
-from .shared import after_more_calls, afterwards, by_hand, called, changed, filled, freed, loss_of, memory, step_by_step
+from .shared import after_more_calls, afterwards, by_hand, called, changed, chunked, closing, freed, loss_of, memory
 
 HEADER = "import contextlib\nimport functools\n\nimport numpy as np\nimport torch"
 stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
@@ -93,14 +93,7 @@ def bind(attend, options):
     return functools.partial(called, attend, options=tensors(options))
 
 
-def closing_over(attend, kinds, known):
-    """The function where some arrays have no gradient; ``weights`` among them project what is given."""
-
-    def closed(query, key, value, **given):
-        inputs, found = filled(query, key, value, given, tensors(known), kinds)
-        return attend(*inputs, **found)
-
-    return closed
+closing_over = functools.partial(closing, lambda kind, x: tensor(x))
 
 
 def ruled(call, pulled):
@@ -122,15 +115,8 @@ def ruled(call, pulled):
     return Call.apply
 
 
-def with_backward(attend, backward):
-    """The function, its gradients by hand."""
-    return by_hand(attend, backward, ruled)
-
-
-def poison(leaves):
-    """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    kinds = {"float32", *(str(x.dtype).removeprefix("torch.") for x in leaves.values() if x.is_floating_point())}
-    [torch.full(shape, bits, dtype=getattr(torch, kind)) for shape, bits, kind in freed(leaves, kinds)]
+with_backward = functools.partial(by_hand, ruled)
+poison = functools.partial(freed, lambda shape, bits, kind: torch.full(shape, bits, dtype=getattr(torch, kind)))
 
 
 def forward(attend, arrays, options):
@@ -326,8 +312,4 @@ def gradient_of_embedded(attend, arrays, options, cotangents, embedding):
     return {"grad query": to_numpy(found.to(out.dtype))}
 
 
-def in_steps(cache, inputs, options, chunks, room, order):
-    """out of a model, so many tokens at a time."""
-    with torch.no_grad():
-        found = step_by_step(cache, inputs, options, chunks, room, order, tensor)
-        return {"out": to_numpy(torch.cat(found, dim=1))}
+in_steps = torch.no_grad()(functools.partial(chunked, tensor, lambda *x: to_numpy(torch.cat(*x))))

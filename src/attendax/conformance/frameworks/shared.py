@@ -21,7 +21,18 @@ def filled(query, key, value, given, known, kinds):
     return inputs if weights is None else [x @ weights for x in inputs], found
 
 
-def by_hand(attend, backward, ruled):
+def closing(made, attend, kinds, known):
+    """The function where some arrays are constants, as ``made``; ``weights`` among them project what is given."""
+
+    def run(query, key, value, **given):
+        constants = {name: made(kind, known[name]) for name, kind in kinds.items()}
+        inputs, found = filled(query, key, value, given, constants, kinds)
+        return attend(*inputs, **found)
+
+    return run
+
+
+def by_hand(ruled, attend, backward):
     """The function, its gradients by ``backward(grad_output, query, key, value, ..., grad_lse=...)``."""
     import functools
 
@@ -73,18 +84,19 @@ def changed(before, now):
     return not ((before == now) | ((before != before) & (now != now))).all()
 
 
-def freed(arrays, kinds):
-    """Leavings for freed memory: shapes of small results, scores and gradients, bits, and their integer type.
+def freed(full, arrays):
+    """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote.
 
-    The bits are NaN with a mark: no arithmetic makes one whose mantissa begins with 1010101.
+    It has a mark: no arithmetic makes one whose mantissa begins with 1010101. ``full(shape, bits, dtype)`` makes it.
     """
     marks = {"float64": 0x7FFAA << 44, "float32": 0x7FD5 << 16, "bfloat16": 0x7FD5, "float16": 0x7EA8}
+    kinds = {"float32", *(str(x.dtype).removeprefix("torch.") for x in arrays.values())} & marks.keys()
     shapes = {x.shape for x in arrays.values()}
     if {"query", "key", "value"} <= arrays.keys():
         rows = arrays["query"].shape[:-1]
         shapes |= {rows, (*rows, arrays["key"].shape[-2]), (*rows, arrays["value"].shape[-1])}
     small = [shape for shape in shapes if np.prod(shape) < 2**20]
-    return [(shape, marks[kind], f"int{kind[-2:]}") for shape in small for kind in kinds for _ in range(8)]
+    [full(shape, marks[kind], f"int{kind[-2:]}") for shape in small for kind in kinds for _ in range(8)]
 
 
 def afterwards(arrays, options):
@@ -118,8 +130,8 @@ def stepped(step, inputs, state, options):
     return step(inputs, state, **options)
 
 
-def step_by_step(cache, inputs, options, chunks, room, order, array, run=stepped):
-    """Results of each chunk of tokens, (B, t, C), by ``run`` of a step; ``array`` makes those of the framework."""
+def chunked(array, joined, cache, inputs, options, chunks, room, order, run=stepped):
+    """out of a model, so many tokens at a time, by ``run`` of a step; ``array`` makes those of the framework."""
     init, step, *reorder = cache
     state, found, start = init(len(inputs), room), [], 0
     for count in chunks:
@@ -130,4 +142,4 @@ def step_by_step(cache, inputs, options, chunks, room, order, array, run=stepped
         if order and not start:
             state = reorder[0](state, array(np.array(order)))
         start += count
-    return found
+    return {"out": joined(found, 1)}
