@@ -270,7 +270,7 @@ def until_first(argv: list[str]) -> None:
     from attendax.conformance.report.outcome import KnownFailures
     from attendax.conformance.run.clock import ASKING, Clock
     from attendax.conformance.run.run import Run, Telling
-    from attendax.conformance.worker.place import end
+    from attendax.conformance.worker.calling import subject_of
 
     class Enough(Exception):
         """The end of a run, of which all is known that was asked for."""
@@ -309,7 +309,7 @@ def until_first(argv: list[str]) -> None:
     except Enough:
         pass
     finally:
-        end(made)
+        subject_of(made).close()
     print(json.dumps(told | ({"finds": finds, "seconds": seconds} if every else {})))
 
 

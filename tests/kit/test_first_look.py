@@ -13,6 +13,7 @@ from attendax.conformance.report.outcome import KnownFailures
 from attendax.conformance.run.clock import FIRST, LEAST, TIMES, Clock, Patience
 from attendax.conformance.run.run import Run, Telling, judge
 from attendax.conformance.worker import place
+from attendax.conformance.worker.calling import subject_of
 
 REASON = "softmax runs over the queries"
 PLAIN = ("plain", "scale given", "mask (T, S)", "one key", "gradient: plain")
@@ -26,7 +27,7 @@ def over_queries(request):
     pytest.importorskip(request.param)
     made = place.implement(f"over_queries:{request.param}", arrays=request.param)
     yield made
-    place.end(made)
+    subject_of(made).close()
 
 
 def test_a_first_look_finds_the_reason_and_the_end_tells_it_without_any_time(over_queries):
@@ -63,7 +64,7 @@ def run_of(path, tell):
     try:
         return Run(made, HOW, Clock(HOW), KnownFailures(), tell).report(PLAIN[:4], "forward")
     finally:
-        place.end(made)
+        subject_of(made).close()
 
 
 def test_a_reason_is_told_before_a_run_is_over_and_reported_at_its_end():

@@ -149,7 +149,7 @@ def test_a_trait_that_is_named_is_not_asked_however_it_fails():
 
 
 def test_blocks_that_are_named_are_of_128():
-    made = implement(right_attention.attend, arrays="numpy", lacks=["lengths of no block"])
+    made = implement(right_attention.attend, arrays="numpy", lacks={"lengths of no block": "said so"})
     assert as_found(made, [], How()).form == Form(block=128)
 
 

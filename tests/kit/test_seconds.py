@@ -23,6 +23,7 @@ from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
 from attendax.conformance.report.outcome import Outcome, coverage
 from attendax.conformance.run.clock import LONGER, NEARLY, Clock
 from attendax.conformance.worker import place
+from attendax.conformance.worker.calling import subject_of
 from places import PYTHONPATH
 
 NOTHING = place.implement(dying.right, arrays="numpy", in_process=True)
@@ -87,12 +88,12 @@ class TestClock:
     def test_the_seconds_of_another_process_count(self):
         made = place.implement("dying:right", arrays="numpy")
         try:
-            before = place.seconds_of_cores(made)
+            before = subject_of(made).cores()
             assert before > 0 or not os.path.exists("/proc")
             made.attend.stop()
-            assert place.seconds_of_cores(made) >= before
+            assert subject_of(made).cores() >= before
         finally:
-            place.end(made)
+            subject_of(made).close()
 
 
 FEW = {"arrays": "numpy", "level": "forward", "seed": 0}

@@ -16,9 +16,9 @@ import pytest
 import dying
 from attendax.conformance import ADAPTERS, CASES, Verdict, check, protocol
 from attendax.conformance.worker import place
-from attendax.conformance.worker.calling import answered, asked
+from attendax.conformance.worker.calling import asked, subject_of
 from attendax.conformance.worker.child import Child
-from attendax.conformance.worker.errors import Failed, NoNumbers
+from attendax.conformance.worker.errors import Failed, NoNumbers, answered
 from places import PYTHONPATH
 
 ASKED = {"only": ["scale given", "width 1"], "level": "forward", "seed": 0}
@@ -126,7 +126,7 @@ def test_what_dies_when_it_is_imported_is_refused(tmp_path, monkeypatch, name):
     (tmp_path / "dies_at_import.py").write_text("import os\nos._exit(0)\n")
     (tmp_path / "hangs_at_import.py").write_text("import time\ntime.sleep(1000)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("attendax.conformance.worker.calling.IMPORT", 5.0)
+    monkeypatch.setattr("attendax.conformance.worker.subject.IMPORT", 5.0)
     with pytest.raises(ValueError, match=f"check: {name}:fn: when it was imported: ") as refused:
         check(f"{name}:fn", timeout=1.0)
     assert "\n" not in str(refused.value)
@@ -160,7 +160,7 @@ class TestPlace:
     def test_what_is_declared_is_not_asked_of_the_function(self):
         """What a process says of itself grants it no convention, and no documented difference."""
         made = place.implement("dying:liar")
-        place.end(made)
+        subject_of(made).close()
         assert (made.causal, made.empty_rows, made.documented, made.known) == ("start", "zero", (), ())
 
 
@@ -169,7 +169,7 @@ class TestPlace:
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
 def test_a_request_comes_as_it_was(tmp_path, case, dtype):
     request = asked(case.inputs(0, dtype), case.direction)
-    protocol.write_request(tmp_path, request)
+    protocol.write_case(tmp_path, request._asdict())
     equal(protocol.read_request(tmp_path), request)
 
 
@@ -202,7 +202,7 @@ def test_results_come_as_they_were(tmp_path):
 
 def test_the_other_process_is_told_nothing_of_what_is_right(tmp_path):
     case = next(case for case in CASES if case.name == "gradient: lse")
-    protocol.write_request(tmp_path, asked(case.inputs(12345, "float32"), case.direction))
+    protocol.write_case(tmp_path, asked(case.inputs(12345, "float32"), case.direction)._asdict())
     text = (tmp_path / "case.json").read_text()
     assert "lse_cotangent" not in text
     for word in (case.name, case.law, "seed", "12345", "tolerance", "expected"):
@@ -217,7 +217,7 @@ def test_its_memory_cannot_be_read(tmp_path):
     before = CDLL(None).prctl(3, 0, 0, 0, 0)
     made = place.implement("dying:right")
     assert CDLL(None).prctl(3, 0, 0, 0, 0) == 0
-    place.end(made)
+    subject_of(made).close()
     assert CDLL(None).prctl(3, 0, 0, 0, 0) == before
 
 

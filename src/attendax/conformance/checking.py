@@ -17,7 +17,8 @@ from .report.outcome import KnownFailures
 from .run.clock import Clock
 from .run.run import Run, Telling
 from .run.run import judge as judge
-from .worker.place import end, implement
+from .worker.calling import subject_of
+from .worker.place import implement
 
 
 def check(
@@ -92,7 +93,7 @@ def judged(
         return Run(made, how, clock, known, tell).report(only, level)
     finally:
         if not keep:
-            end(made)
+            subject_of(made).close()
 
 
 def assert_conforms(
@@ -146,7 +147,7 @@ def _implement_once(fn: Any, how: How, settings: dict[str, Any]) -> Implementati
     """``implement``, kept for the next case of the same function: finding what it takes needs a few calls."""
     if not (_last and _last[0][0] is fn and _last[0][1] == settings):
         for _, _, done in _last:
-            end(done)
+            subject_of(done).close()
         _last[:] = [(fn, settings, as_found(implement(fn, **settings), CASES, how))]
     return _last[0][2]
 

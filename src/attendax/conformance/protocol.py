@@ -9,7 +9,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,14 +45,6 @@ class Request(NamedTuple):
     dtype: str  # of the query
 
 
-class Subject(NamedTuple):
-    """A function of attention, one of two that are compared, or a model: in a process of its own, or in this one."""
-
-    asked: Any  # the type of what it is asked, a named tuple
-    told: dict[str, Any]  # what a process tells of it, in the types of JSON, arrays and sets
-    answer: Callable[[Any], Leaves]  # one call of it
-
-
 def size_of(x: Any) -> int:
     """Bytes of all arrays in it."""
     if isinstance(x, np.ndarray):
@@ -64,11 +56,6 @@ def size_of(x: Any) -> int:
 def room_for(told: Any) -> int:
     """Bytes that an answer may have."""
     return SPARE + TIMES * size_of(told)
-
-
-def write_request(folder: str, request: Any) -> None:
-    """Write a ``Request``, or another named tuple."""
-    write_case(folder, request._asdict())
 
 
 def write_case(folder: str, told: Mapping[str, Any]) -> None:
@@ -88,7 +75,7 @@ def write_case(folder: str, told: Mapping[str, Any]) -> None:
 
 
 def read_request(folder: str, kind: Any = Request) -> Any:
-    """Read a request of that kind which ``write_request`` wrote; raises ValueError where its schema is not known."""
+    """Read a named tuple of that kind which ``write_case`` wrote; raises ValueError where its schema is not known."""
     with open(os.path.join(folder, "case.json"), encoding="utf-8") as file:
         told = json.load(file)
     if told.pop("schema", None) != SCHEMA:

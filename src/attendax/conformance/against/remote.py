@@ -16,11 +16,10 @@ from ..adapters import ADAPTERS
 from ..adapters.implementation import OPTIONS
 from ..cases.case import Leaves
 from ..frameworks import NAMES, framework, text
-from ..protocol import Subject
 from ..worker import foreign
-from ..worker.calling import Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import path_in_other_process
+from ..worker.subject import Subject, Worker
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))
@@ -43,32 +42,32 @@ class Asked(NamedTuple):
     results: bool = True
 
 
-class Here:
+class Here(Subject):
     """A function in this process; arrays of NumPy are tried first, then those of the frameworks that it imports."""
 
+    asked = Asked
+
     def __init__(self, fn: Any) -> None:
-        self.made = None
+        """What is told are its parameters: all, those that must be given, and what the others are else."""
+        made = None
         if isinstance(fn, str) and (fn in ADAPTERS or foreign.is_path(fn)):
-            self.made = ADAPTERS[fn].implementation(fn) if fn in ADAPTERS else foreign.implementation(fn)
-            self.fn, self.kinds = self.made.attend, [self.made.arrays]
+            made = ADAPTERS[fn].implementation(fn) if fn in ADAPTERS else foreign.implementation(fn)
+            self.fn, self.kinds = made.attend, [made.arrays]
         else:
             self.fn = text.resolve(fn) if isinstance(fn, str) else fn
             self.kinds = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
-
-    def told(self) -> dict[str, Any]:
-        """Tell its parameters: all, those that must be given, and what the others are else."""
         parameters = _parameters(self.fn)
         names, required = ([p.name for p in parameters if p.default is p.empty or some] for some in (True, False))
         defaults = {p.name: p.default for p in parameters if _is_plain(p.default)}
-        if self.made:
+        if made:
             required = names[:3]
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
-        return {"names": names, "required": required, "defaults": defaults}
+        self.told = {"names": names, "required": required, "defaults": defaults}
 
     def answer(self, request: Asked) -> Leaves:
-        """One call; raises Failed where it raises, dies, or gives no arrays."""
+        """One call."""
         if not request.results:
             return {"out": np.array(NAMES.index(self.kinds[0]))}
         fn, said = self.fn, None
@@ -78,8 +77,7 @@ class Here:
             fn = names["adapted"]
         for kind in list(self.kinds):
             try:
-                with np.errstate(all="ignore"):
-                    found = fn(*_made(request.arrays, kind), **_made(request.options, kind))
+                found = fn(*_made(request.arrays, kind), **_made(request.options, kind))
             except (Exception, SystemExit) as error:
                 said = said or Failed.by(error)
                 continue
@@ -99,56 +97,46 @@ class Function:
     def __init__(self, fn: Any, path: str = "", *, in_process: bool = False) -> None:
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
         self.path = there or path or text.path_of(fn) or getattr(fn, "__name__", "a function")
-        self.worker, self.spent = Worker("either", {"path": there}) if there else None, 0.0
+        self.spent = 0.0
         try:
-            _, told, self.answer = self._started(self.worker) if self.worker else subject({"path": fn})
+            self.subject: Subject = Worker("either", {"path": there}) if there else Here(fn)
+            told = self.subject.start()
+        except Died as died:
+            self.subject.close()
+            raise Refusal(f"{self.path}: when it was imported: {died}") from died
         except ValueError as error:
             raise Refusal(str(error).removeprefix("check: ")) from error
+        if "raised" in told:
+            self.subject.close()
+            raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
         self.names, self.required = told["names"], told["required"]
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
-
-    def _started(self, worker: Worker) -> Subject:
-        try:
-            told = worker.start()
-        except Died as died:
-            self.close()
-            raise Refusal(f"{self.path}: when it was imported: {died}") from died
-        if "raised" in told:
-            self.close()
-            raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
-        return Subject(Asked, told, worker.ask)
 
     def __call__(self, *arrays: Any, **options: Any) -> Results:
         """One call; raises Failed where it raises, dies, or gives no arrays."""
         return self._run("", *arrays, **options)
 
     def _run(self, code: str, /, *arrays: Any, **options: Any) -> Results:
-        if self.worker:
-            self.worker.allow(TIMEOUT)
+        self.subject.allow(TIMEOUT)
         try:
-            found = self.answer(Asked(arrays, options, code))
+            found = self.subject.ask(Asked(arrays, options, code))
         except Died as died:
             if died.how == "timeout":
                 raise Refusal(f"{self.path}: a call with {len(arrays)} small arrays: {died.args[0]}") from died
             raise
         finally:
-            self.spent += self.worker.taken if self.worker else 0.0
+            self.spent += self.subject.taken
         if self.spent > WHOLE:
             raise Refusal(f"{self.path}: its calls took {WHOLE:.0f} seconds, too long to compare; make it quicker")
         return tuple(found[name] for name in LEAVES if name in found)
 
     def kind(self) -> str:
         """The framework of its arrays, as far as it was called."""
-        return NAMES[int(self.answer(Asked(results=False))["out"])]
+        return NAMES[int(self.subject.ask(Asked(results=False))["out"])]
 
     def adapted(self, code: str) -> Callable[..., Results]:
         """The function ``adapted`` of that code, run where this function is."""
         return functools.partial(self._run, code)
-
-    def close(self) -> None:
-        """End its process, if it has one."""
-        if self.worker:
-            self.worker.close()
 
 
 def import_line(path: str) -> str:
@@ -199,7 +187,6 @@ def _kind_of(x: Any, kind: str) -> str:
     return "jax" if home in ("jax", "jaxlib") else "torch" if home == "torch" else kind
 
 
-def subject(message: dict[str, Any], trying: Any = None) -> Subject:
-    """One of the two, as it answers in this process."""
-    here = Here(message["path"])
-    return Subject(Asked, here.told(), here.answer)
+def subject(message: dict[str, Any], trying: Any) -> Subject:
+    """One of the two, in the process that has it."""
+    return Here(message["path"])

@@ -141,7 +141,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
         return compare(*(described(fn, letter) for fn, letter in zip(made, "AB", strict=True)))
     finally:
         for fn in made:
-            fn.close()
+            fn.subject.close()
 
 
 def described(fn: Function, letter: str) -> Subject:

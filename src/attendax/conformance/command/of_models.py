@@ -68,8 +68,7 @@ def _run(args: argparse.Namespace) -> int:
             asked = {name: getattr(args, name) for name in ("level", "profile", "seed")}
             report = check_model(model, only=only, progress=tell.asks, timeout=timeout, **asked)
     if args.list_cases:
-        if model.worker:
-            model.worker.close()
+        model.subject.close()
         for case, _ in laws:
             running.listed(f"{case.law:<10} {case.name:<40} {case.level:<10} {case.about}")
         return 0

@@ -1,7 +1,6 @@
 """``pytest --attention=module:function``: a test for each case. ``attendax_pytest`` has the options and loads this."""
 
 import argparse
-import functools
 import math
 import pickle
 import shlex
@@ -22,7 +21,8 @@ from ..judge.verdicts import Verdict
 from ..report.outcome import KnownFailures
 from ..report.outcomes import Outcome, Outcomes
 from ..run.run import repeated
-from ..worker.place import allow, end, implement
+from ..worker.calling import subject_of
+from ..worker.place import implement
 from .arguments import GROUPS, add, how_of, settings
 
 OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
@@ -88,7 +88,7 @@ class Attention(pytest.Collector):
             words = str(error).removeprefix("check: ") or type(error).__name__
             raise self.CollectError(f"--attention={self.name}: {words}") from error
         self.end_of_time = time.monotonic() + (self.how.total_timeout or math.inf)
-        self.config.add_cleanup(functools.partial(end, self.made))
+        self.config.add_cleanup(subject_of(self.made).close)
         self.config.stash[COLLECTED].append(self)
         for case in cases:
             yield Question.from_parent(self, name=case.name, case=case)
@@ -107,7 +107,7 @@ class Attention(pytest.Collector):
         """The outcomes of all cases, without what only the script of a fault needs."""
         made, how, level = self.made, self.how, self.config.stash[GIVEN].level
         kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
-        allow(made, how.patience, self.end_of_time)
+        subject_of(made).allow(how.patience, self.end_of_time)
         return Outcomes(
             made.name, made.version, made.arrays, kept, how.dtype, how.seed, level, profile=how.profile,
             gradients=rule_of(made, how), require=(*how.require, *how.claims), process=made.process,

@@ -37,9 +37,9 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import Outcome
 from ..run.run import judge
+from ..worker.calling import subject_of
 from ..worker.child import FOUND_THERE, end_group
 from ..worker.errors import Unusable
-from ..worker.place import end
 from . import arguments
 from .arguments import CALLED, NUMBERS, how_of, one_line
 from .output import live, show, show_script, write_files
@@ -146,7 +146,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     how = how_of(args)
     with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as after:
         made = arguments.implementation(args, how)
-        after.callback(end, made)
+        after.callback(subject_of(made).close)
         taken, case = _as_printed(made, args.reproduce, how)
         outcome = judge(taken, case, how._replace(claims=(case.claim,)))  # who names a case asks it
     return show_script(outcome)

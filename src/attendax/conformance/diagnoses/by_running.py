@@ -13,8 +13,9 @@ import numpy as np
 from ..cases.case import SIZES, Case, Inputs, Leaves
 from ..judge.comparing import compare
 from ..judge.trial import Trial
+from ..worker.calling import subject_of
 from ..worker.errors import Failed, NoNumbers
-from ..worker.place import worker_of
+from ..worker.subject import Worker
 from .hypothesis import FORWARD, GRADIENT, is_near, is_right, loosely
 
 RACE = "a race, or state kept between calls"
@@ -65,8 +66,7 @@ def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = No
     left, start = _seconds.get(), time.monotonic()
     if left[0] <= 0 or is_late():
         return None
-    if worker := worker_of(trial.implementation):
-        worker.allow(left[0])
+    subject_of(trial.implementation).allow(left[0])
     try:
         return trial.run(inputs, direction)
     except (Failed, NoNumbers, NotImplementedError):
@@ -84,10 +84,10 @@ def repeated(trial: Trial) -> Leaves | None:
 
 def is_right_anew(trial: Trial) -> bool:
     """Tell whether the call is right where it is the first of a process, and was wrong by more than rounding."""
-    worker = worker_of(trial.implementation)
-    if not worker or not is_called_once(trial) or is_right(trial, trial.got):
+    subject = subject_of(trial.implementation)
+    if not isinstance(subject, Worker) or not is_called_once(trial) or is_right(trial, trial.got):
         return False
-    worker.stop()
+    subject.stop()
     got = rerun(trial)
     return got is not None and is_right(trial, got)
 

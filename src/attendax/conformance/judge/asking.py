@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from ..adapters.implementation import OPTIONS, Implementation
 from ..cases import EXAMPLES, Case, asks_for_the_ladder, at_sizes, choose
@@ -13,9 +12,8 @@ from ..cases.how import How
 from ..cases.ladder import ladder
 from ..cases.pool import case_of
 from ..cases.square import BLOCK, FORMS, LIFTED, SQUARE, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, twins
-from ..worker.calling import call
+from ..worker.calling import call, subject_of
 from ..worker.errors import OF_SIZES, Died, Failed, NoNumbers, says_why
-from ..worker.place import allow, seconds_of_last_call
 from .judging import can_be_asked, names, offers
 from .trial import Trial
 
@@ -33,25 +31,19 @@ WAYS = {  # a trait: a call that needs it, and one that does not
 Found = tuple[Form, dict[str, str]]
 
 
-class Asked(NamedTuple):
-    """The questions of a run."""
-
-    of: Implementation  # the function, with what it was found to lack and which calls it takes
-    cases: list[Case]  # as it takes them
-    left_out: tuple[str, ...]  # what the budget had no room for
-
-
 def chosen(only: Iterable[str] | None, level: str, how: How, drawn: Iterable[Case] | None = None) -> list[Case]:
     """The cases of a run at its sizes; what cannot be asked is refused, as by ``choose`` and ``at_sizes``."""
     given = {} if drawn is None else {"drawn": drawn}
     return at_sizes(choose(only, level, how.profile, claims=how.claims, **given), how.sizes)
 
 
-def asked(made: Implementation, only: Iterable[str] | None, level: str, how: How) -> Asked:
-    """The questions to a function in a run, found by calling it."""
+def asked(
+    made: Implementation, only: Iterable[str] | None, level: str, how: How
+) -> tuple[Implementation, list[Case], tuple[str, ...]]:
+    """The function as it is found by calling it, all cases of a run, and what the budget had no room for."""
     made, cases = asked_of_list(made, only, level, how)
     drawn, left_out = asked_of_ladder(made, only, level, how)
-    return Asked(made, cases + drawn, left_out)
+    return made, cases + drawn, left_out
 
 
 def asked_of_list(
@@ -94,7 +86,7 @@ def as_found(implementation: Implementation, cases: Sequence[Case], how: How) ->
     """The function with what it was found to lack, of what the cases ask for."""
     if implementation.recorded:
         return implementation
-    allow(implementation, how.patience, how.until)
+    subject_of(implementation).allow(how.patience, how.until)
     try:
         form, lacks = _form(implementation, how)
         for trait, (way, other) in WAYS.items():
@@ -160,7 +152,7 @@ def _timed(implementation: Implementation, form: Form, how: How, lacks: dict[str
         start = time.perf_counter()
         if _said(implementation, case, how):
             return form, lacks
-        seconds = seconds_of_last_call(implementation, time.perf_counter() - start)
+        seconds = subject_of(implementation).taken or time.perf_counter() - start
         if seconds < SLOW:
             return form, lacks
     scores = case.pairs

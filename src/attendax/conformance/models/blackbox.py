@@ -6,10 +6,13 @@ part is a line of Python on i, the position that sees, and j, the one that is se
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ..worker.errors import Died
+from ..worker.subject import Subject
 
 KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a model may take beside inputs
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads")  # of a layer: (M, N·D), (N·D,), ...
@@ -203,8 +206,7 @@ class Model:
 
     name: str  # for the report
     arrays: str
-    # a ``Request`` to results (B, T, C), or to the gradient (B, T, M). Nothing else calls the model
-    run: Callable[[Request], np.ndarray]
+    subject: Subject  # which answers a ``Request``. Nothing else calls the model
     inputs: str  # "tokens" or "vectors"
     known_tokens: np.ndarray  # those that texts are made of
     sees: str  # which tokens a position sees in a layer, "causal", "window:5"
@@ -220,9 +222,15 @@ class Model:
     bits: bool  # whether nothing that does not matter may change a bit
     dtype: str = "float32"  # of its results
     process: str = ""  # why it is run in the process that judges; empty where it has one of its own
-    worker: Any = None  # that process
     # Python that makes the model and runs it, by name; for scripts
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def run(self, request: Request) -> np.ndarray:
+        """Results (B, T, C), the gradient (B, T, M), or a weight."""
+        found = self.subject.ask(request)
+        if set(found) != {"out"}:
+            raise Died("answered what cannot be read: no out.npy")
+        return found["out"]
 
     def vectors(self, tokens: np.ndarray) -> np.ndarray:
         """The vectors (B, T, M) that tokens stand for."""

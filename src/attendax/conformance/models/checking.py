@@ -88,8 +88,7 @@ def check_model(
         laws, trial = choose(laws_of(model), only, level, profile), Trial(model, seed)
         outcomes, causes = _judged(trial, laws, timeout, progress)
     finally:
-        if model.worker:
-            model.worker.close()
+        model.subject.close()
     about = model.dtype, seed, level, versions(model.arrays), profile, causes
     return Report(model.name, "", model.arrays, outcomes, *about, process=model.process)
 
@@ -101,8 +100,7 @@ def _judged(
     for index, law in enumerate(laws):
         if progress:
             progress(index, len(laws), law.case)
-        if model.worker:
-            model.worker.allow(timeout)
+        model.subject.allow(timeout)
         start, found = time.perf_counter(), _answer(trial, law)
         text = script(model, law, found) if found.verdict.fails else ""
         outcomes.append(Outcome(law.case, found.finding, time.perf_counter() - start, text))

@@ -15,11 +15,10 @@ from ..adapters.implementation import lacking
 from ..cases.kinds import checked
 from ..frameworks import kinds
 from ..frameworks.text import resolve
-from ..protocol import Subject
 from ..report.outcomes import MODEL_LAWS
-from ..worker.calling import Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import error_of, path_in_other_process
+from ..worker.subject import Subject, Worker
 from .adapters import offer
 from .blackbox import COUNT, KEYWORDS, Model, Request, Sees, sees
 from .runner import Offer, Runner
@@ -58,19 +57,12 @@ def described(apply: Any, *, causal: bool | None = None, in_process: bool = Fals
     if why:
         return dataclasses.replace(describe(apply, causal, said), process=why)
     worker = Worker("model", {"path": path, "causal": causal, "said": there}, room=ROOM)
-
-    def run(request: Request) -> np.ndarray:
-        found = worker.ask(request)
-        if set(found) != {"out"}:
-            raise Died("answered what cannot be read: no out.npy")
-        return found["out"]
-
     try:
         told = worker.start()
         if "raised" in told:
             raise error_of(told, path)
         told |= {"known_tokens": np.array(told["known_tokens"], np.int32), "accepts": frozenset(told["accepts"])}
-        return Model(run=run, worker=worker, **told)
+        return Model(subject=worker, **told)
     except BaseException as error:
         worker.close()
         if isinstance(error, Died):
@@ -83,11 +75,10 @@ def _place(apply: Any, said: Mapping[str, Any]) -> tuple[str, dict[str, Any], st
     path, why = path_in_other_process(apply, "the model")
     there, whys = dict(said), [why]
     for name, what in (("cache", "a function of the cache"), ("heads", "the function that reads the weights")):
-        given = said.get(name)
-        some = given if name == "cache" and given else [given] if callable(given) else []
-        if not all(isinstance(x, str) for x in some):
+        if given := said.get(name):
+            some = given if isinstance(given, (tuple, list)) else [given]
             paths, reasons = zip(*(path_in_other_process(x, what) for x in some), strict=True)
-            there[name], whys = list(paths) if name == "cache" else paths[0], [*whys, *reasons]
+            there[name], whys = paths if some is given else paths[0], [*whys, *reasons]
     try:
         json.dumps(there)
     except TypeError:
@@ -98,8 +89,8 @@ def _place(apply: Any, said: Mapping[str, Any]) -> tuple[str, dict[str, Any], st
 def subject(message: dict[str, Any], trying: Any) -> Subject:
     """The model of a message, in the process that has it."""
     model = describe(message["path"], message["causal"], message["said"])
-    told = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name not in ("run", "worker")}
-    return Subject(Request, told, lambda request: {"out": model.run(request)})
+    model.subject.told = {k: x for k, x in vars(model).items() if k != "subject"}
+    return model.subject
 
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
@@ -122,7 +113,7 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     checked("lacks", said["lacks"], (*traits, *MODEL_LAWS), "check_model")
     return Model(
         name=str(said.get("name") or path or getattr(target, "__qualname__", type(target).__name__)),
-        arrays=runner.arrays, run=runner.run, ways=runner.ways, inputs=inputs, sees=visible.words,
+        arrays=runner.arrays, subject=runner, ways=runner.ways, inputs=inputs, sees=visible.words,
         known_tokens=_tokens(size if inputs == "tokens" else COUNT, said), causal=visible.causal,
         padding=padding, accepts=accepts, layers=said.get("layers") or 1, longest=said.get("longest"),
         pad=said.get("pad"), dtype=dtype, bits="bits" in said["claims"],
@@ -235,7 +226,7 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
     for offered, (kind, eager) in itertools.product([x for x in (made, made.otherwise) if x], tried):
         runner = Runner(offered, target, kind, eager, width, said)
         try:
-            found = runner.run(request)
+            found = runner.ask(request)["out"]
             runner.text["results"] = str(found.shape[-1])
             return runner, str(found.dtype)
         except (Failed, NotImplementedError) as error:

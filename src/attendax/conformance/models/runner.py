@@ -2,16 +2,17 @@
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cases.case import Leaves
 from ..frameworks import framework
 from ..frameworks.shared import per_position
 from ..frameworks.text import defined, import_line, printed, text_of
 from ..worker.errors import Failed
+from ..worker.subject import Subject
 from .blackbox import COUNT, LONGER, Model, Request, direction, vectors, weights_of
 from .trial import Found, Law
 
@@ -63,12 +64,14 @@ def with_seed(signature):
     return inspect.Signature([*kept, inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY, default=None)])
 
 
-class Runner:
+class Runner(Subject):
     """A model, as its adapter offers it, and how it is run: with arrays of a framework, ``eager`` where not compiled.
 
     The width is of vectors, None for tokens; ``said`` has ``cache``, ``ways`` and ``heads`` of ``check_model``. It runs
     the very text that a script prints, ``call``.
     """
+
+    asked = Request
 
     def __init__(
         self, offer: Offer, target: Any, arrays: str, eager: bool, width: int | None, said: Mapping[str, Any]
@@ -95,26 +98,19 @@ class Runner:
         """The weights of a layer of attention; raises NotImplementedError where it is not attention of these alone."""
         return weights_of(self.heads(self.target))
 
-    def run(self, request: Request) -> np.ndarray:
+    def answer(self, request: Request) -> Leaves:
         """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy."""
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                if request.read:
-                    return self.weights.get(request.read, np.zeros(0))
-                model, attend = (None, None) if request.chunks else self._made(request.way)
-                names = vars(self.driver) | request._asdict() | dict(table=self.table, cache=self.cache)
-                names |= dict(model=model, model_of_way=model, attend=attend, attend_of_way=attend)
-                names |= dict(direction=direction, embedding=self.offer.embedding)
-                found = np.array(eval(call(self.text, request), names))
-        except (NotImplementedError, Failed):
-            raise
-        except (Exception, SystemExit) as error:
-            raise Failed.by(error) from error
+        if request.read:
+            return {"out": self.weights.get(request.read, np.zeros(0))}
+        model, attend = (None, None) if request.chunks else self._made(request.way)
+        names = vars(self.driver) | request._asdict() | dict(table=self.table, cache=self.cache)
+        names |= dict(model=model, model_of_way=model, attend=attend, attend_of_way=attend)
+        names |= dict(direction=direction, embedding=self.offer.embedding)
+        found = np.array(eval(call(self.text, request), names))
         if found.shape[:2] != request.tokens.shape or found.dtype.kind not in "fVi":
             said = f"gives {found.dtype} of shape {found.shape} for inputs {request.tokens.shape}"
             raise Failed(f"{said}, expected numbers of shape (B, T, ...)")
-        return found if found.dtype in (np.float64, np.float16) else found.astype(np.float32)
+        return {"out": found if found.dtype in (np.float64, np.float16) else found.astype(np.float32)}
 
     @functools.lru_cache  # noqa: B019  # JAX compiles anew for a function that is new
     def _made(self, name: str) -> tuple[Any, Callable[..., Any]]:

@@ -15,7 +15,7 @@ from ..adapters.implementation import Implementation
 from ..cases import Case
 from ..cases.case import SIZES
 from ..cases.how import How
-from ..worker.place import seconds_of_cores
+from ..worker.calling import subject_of
 
 NEARLY = 0.92  # of what is promised: what was begun is ended
 LONGER = 2.0  # times as long on the clock as of the cores, which others may have, too
@@ -58,7 +58,7 @@ class Clock:
         self.total = time.monotonic() + (how.total_timeout or math.inf)
         if implementation.recorded:
             self.limited, self.length = False, math.inf
-        self._of_worker = lambda: seconds_of_cores(implementation)
+        self._of_worker = subject_of(implementation).cores
         if self.limited and not how.budget:
             self._cores = NEARLY * how.seconds(implementation.arrays)
             self.length = LONGER * self._cores

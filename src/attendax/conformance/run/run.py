@@ -21,7 +21,7 @@ from ..report import Report
 from ..report.outcome import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
-from ..worker.place import allow, seconds_of_cores, worker_of
+from ..worker.calling import subject_of
 from .clock import AGAIN, ASKING, CAUSES, FIRST, LOOK, LOOKING, SAID, WITH_FAULTS, Clock, Patience, one_core
 
 SOON = 1.0  # CPU seconds in which a process is there
@@ -66,7 +66,7 @@ class Run:
         self.patience = Patience()
         self.reasons: tuple[Reason, ...] | None = None  # of the plainest faults, once they were looked for
         self.looked: float | None = None  # seconds of the last look for the causes of all faults
-        self.of_start = seconds_of_cores(implementation)
+        self.of_start = subject_of(implementation).cores()
         clock.watch(implementation, how)
 
     def report(self, only: Iterable[str] | None, level: str) -> Report:
@@ -92,8 +92,8 @@ class Run:
         found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
         self.tell.begins("cases again", self.clock.left)
         anew = self.of_start < SOON or not self.clock.limited
-        if anew and (worker := worker_of(made)):  # the first calls of a process are looked at, too
-            worker.stop()
+        if anew:  # the first calls of a process are looked at, too
+            subject_of(made).stop()
         found = repeated(found, how, functools.partial(self._judge, share=AGAIN), self._end(AGAIN))
         rule, causes, cut = self._causes(found, CAUSES)
         while self._rest(found):
@@ -110,7 +110,7 @@ class Run:
         if until <= time.monotonic():  # two stand for what would be drawn
             return [case for case in chosen(only, level, self.how) if case in EXAMPLES and self.how.budget != 0], ()
         few = self.patience.late and self.how.timeout is None  # it may hang here, too
-        allow(self.implementation, FIRST if few else self.how.patience, until)
+        subject_of(self.implementation).allow(FIRST if few else self.how.patience, until)
         how = self.how._replace(until=until)
         return asked_of_ladder(self.implementation, only, level, how, refuses=refuses)
 
@@ -139,7 +139,7 @@ class Run:
         if self.reasons is not None or not self.faults or not self.clock.limited:
             return
         until = time.monotonic() + LOOKING * self.clock.left()
-        allow(self.implementation, self.how.patience, until)
+        subject_of(self.implementation).allow(self.how.patience, until)
         self.reasons = first_look(self.implementation, found, self.how._replace(until=until))
         for reason in self.reasons:
             self.tell.stands(reason.hypothesis.name, sorted(reason.names, key=[o.case.name for o in found].index))
@@ -158,9 +158,8 @@ class Run:
         seconds = math.inf
         if self.clock.limited and how.timeout is None:
             most = min(self.clock.length * THIRD, self.clock.until - time.monotonic())
-            worker = worker_of(self.implementation)
-            slowest, starting = (worker.slowest, worker.starting) if worker else (0.0, 0.0)
-            seconds = self.patience.of(case, slowest, starting, most)
+            subject = subject_of(self.implementation)
+            seconds = self.patience.of(case, subject.slowest, subject.starting, most)
         outcome = judge(self.implementation, case, how if seconds == math.inf else how._replace(timeout=seconds))
         if outcome.verdict is Verdict.TIMEOUT:
             self.patience.late += 1
@@ -200,7 +199,7 @@ class Run:
         """Find why gradients are asked for, and the causes of the faults; say where looking for them was cut short."""
         faults, patience = sum(outcome.verdict.fails for outcome in found), self.how.patience
         self.tell.begins("the causes of the faults" if faults else "the report", self.clock.left)
-        allow(self.implementation, patience * max(1, faults), self.clock.until)
+        subject_of(self.implementation).allow(patience * max(1, faults), self.clock.until)
         before = self.clock.left()
         rule = rule_of(self.implementation, self.how)
         until = time.monotonic() + self.clock.left(share)
@@ -215,7 +214,7 @@ def judge(implementation: Implementation, case: Case, how: How | None = None) ->
     start, how = time.perf_counter(), how or How()
     if time.monotonic() >= how.until:
         return Outcome(case, Finding(Verdict.NOT_JUDGED, NO_TIME), 0.0, "")
-    allow(implementation, how.patience, how.until)
+    subject_of(implementation).allow(how.patience, how.until)
     finding, got = find(implementation, case, how)
     seconds = time.perf_counter() - start
     if not finding.verdict.fails:

@@ -1,18 +1,6 @@
 """One call of the function that is judged: arrays in, arrays or an error in words out; here, or in its own process."""
 
 import contextlib
-import ctypes
-import inspect
-import json
-import math
-import os
-import queue
-import shutil
-import sys
-import tempfile
-import time
-import warnings
-import weakref
 from typing import Any
 
 import numpy as np
@@ -20,67 +8,65 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases.case import Inputs, Leaves
 from ..frameworks import framework, needs
-from ..protocol import Request, read_results, room_for, size_of, write_request
-from .child import GRACE, Child, ended
-from .errors import Died, first_line, text_of
+from ..protocol import Request
 from .errors import Failed as Failed
 from .errors import NoNumbers as NoNumbers
+from .errors import first_line, text_of
+from .subject import Subject
 
 WROTE = "wrote "  # the beginning of a leaf that names an array which the call wrote to
-MEMORY = "/dev/shm"  # a file system in memory, where there is one
-IMPORT = 60.0  # seconds that it has at least to start and to import
-PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 
 def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: list[str] | None = None) -> Leaves:
     """Call the implementation in a direction: NumPy arrays by name. Nothing else runs it.
 
-    The names of the caller's arrays that it wrote to are added to ``wrote``. Raises NotImplementedError where it has
-    nothing of the kind, Failed where it raised, died, or took too long, and NoNumbers where it gives something else.
+    The names of the caller's arrays that it wrote to are added to ``wrote``. Raises as ``Subject.ask``.
     """
-    request, attend = asked(inputs, direction), implementation.attend
-    found = attend.ask(request) if isinstance(attend, Worker) else answer(implementation, request)
+    found = subject_of(implementation).ask(asked(inputs, direction))
     if wrote is not None:
         wrote += [leaf.removeprefix(WROTE) for leaf in found if leaf.startswith(WROTE)]
     return {leaf.removeprefix("after "): x for leaf, x in found.items() if not leaf.startswith(WROTE)}
 
 
-def answer(implementation: Implementation, request: Request) -> Leaves:
-    """Answer in this process, through the driver of its framework."""
-    module = framework(implementation.arrays)
-    name, _, how = request.direction.partition(", ")
-    function = getattr(module, name.replace(" ", "_"), None)
-    if function is None or ("gradient" in name and implementation.arrays == "numpy" and not implementation.backward):
-        raise NotImplementedError(f"no {name} of functions of {implementation.arrays} arrays")
-    if name == "forward" and implementation.eager:
-        function = module.eager
-    given = request.given | ({"how": how} if how else {})
-    attend = implementation.attend
-    if request.constants:
-        attend = module.closing_over(attend, request.constants, request.known)
-    mutable = request.arrays | request.options | request.known
-    if name not in ("forward", "eager", *["gradient"] * (implementation.arrays == "numpy")):  # the kit itself writes
-        mutable = {}
-    mutable = {leaf: x for leaf, x in mutable.items() if isinstance(x, np.ndarray)}
-    context = module.wide() if request.dtype == "float64" else contextlib.nullcontext()
-    with warnings.catch_warnings(), context, module.placed(implementation.device), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+def subject_of(implementation: Implementation) -> Subject:
+    """The process that has the function; in this one, the function itself."""
+    return implementation.attend if isinstance(implementation.attend, Subject) else Called(implementation)
+
+
+class Called(Subject):
+    """A function in this process, called by the driver of its framework."""
+
+    def __init__(self, implementation: Implementation) -> None:
+        self.implementation, self.driver = implementation, framework(implementation.arrays)
+
+    def answer(self, request: Request) -> Leaves:
+        """One call, and the marks of the arrays that it wrote to."""
+        made, driver, of_numpy = self.implementation, self.driver, self.implementation.arrays == "numpy"
+        name, _, how = request.direction.partition(", ")
+        function = getattr(driver, name.replace(" ", "_"), None)
+        if function is None or (of_numpy and "gradient" in name and not made.backward):
+            raise NotImplementedError(f"no {name} of functions of {made.arrays} arrays")
+        if name == "forward" and made.eager:
+            function = driver.eager
+        given, attend = request.given | ({"how": how} if how else {}), made.attend
+        if request.constants:
+            attend = driver.closing_over(attend, request.constants, request.known)
+        own = name in ("forward", "eager", *["gradient"] * of_numpy)  # in others the kit itself writes
+        mutable = request.arrays | request.options | request.known if own else {}
+        context = driver.wide() if request.dtype == "float64" else contextlib.nullcontext()
         try:
-            with module.watched(mutable) as written:
+            with context, driver.placed(made.device), driver.watched(mutable) as written:
                 found = function(attend, request.arrays, request.options, **given)
-                wrote = written()
+                marks = {f"{WROTE}{leaf}": np.array(True) for leaf in written()}
         except NotImplementedError as error:
             if not text_of(error).strip():
                 raise Failed.by(error) from error
             raise
-        except (Failed, NoNumbers):  # of what is no function of Python
-            raise
-        except (Exception, SystemExit) as error:
-            if module.is_lack(error):
+        except Exception as error:
+            if driver.is_lack(error):
                 raise NotImplementedError(first_line(error)) from error
-            raise Failed.by(error) from error
-    marks = {f"{WROTE}{leaf}": np.array(True) for leaf in wrote}
-    return {leaf: _numbers(leaf, x) for leaf, x in found.items()} | marks
+            raise
+        return {leaf: _numbers(leaf, x) for leaf, x in found.items()} | marks
 
 
 def asked(inputs: Inputs, direction: str) -> Request:
@@ -104,164 +90,3 @@ def _numbers(leaf: str, x: Any) -> np.ndarray:
     if kind not in "fViub":
         raise NoNumbers(leaf, f"{leaf} is {x.dtype}, expected real numbers")
     return np.array(x)
-
-
-class Worker:
-    """The process that has a subject, for which it stands: only the kit calls it, by ``ask``."""
-
-    __signature__: inspect.Signature  # of the function that it stands for, if it does
-    backward: "Worker"  # itself, where that function has one
-
-    def __init__(self, kind: str, candidate: dict[str, Any], first: float | None = None, room: int = 0) -> None:
-        """``kind`` of subject, and what makes it there; seconds of each of the plainest calls, apart from the start.
-
-        An answer may have ``room`` bytes, where that is more than what a request of its size is answered with.
-        """
-        self.candidate, self.first, self.room = candidate | {"subject": kind}, first, room
-        self.trying = ""  # with which arrays it tried the plainest call last
-        self.taken = 0.0  # seconds that its last call took, without those in which others had the cores
-        self.slowest = self.starting = 0.0  # seconds of the longest call that was answered, and of the longest start
-        self.limit = self.left = IMPORT  # seconds that it may take for what is judged now, and what is left of them
-        self.until = math.inf  # the end of the run, of ``time.monotonic``: what has no answer then is not judged
-        self._cores = 0.0  # of processes that have ended
-        bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
-        self.folders = [tempfile.mkdtemp(prefix=f"attendax-{os.getpid()}-", dir=base) for base in bases]
-        self._children: list[Child] = []  # the process, if there is one; read also when this object is gone
-        _hide()
-        self._end = weakref.finalize(self, _ended, self.folders, self._children)
-
-    @property
-    def child(self) -> Child | None:
-        """The process, if there is one."""
-        return self._children[0] if self._children else None
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """It is asked by ``ask`` alone."""
-        raise TypeError("check: the function is in another process, where only the kit calls it")
-
-    def allow(self, seconds: float) -> None:
-        """The next calls may take so long together."""
-        self.limit = self.left = seconds
-
-    def start(self) -> dict[str, Any]:
-        """Start it: it imports the candidate, and says what that is; raises Died where it does not."""
-        child, start = Child(), time.monotonic()
-        self._children[:] = [child]
-        told = self._ask(child, self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
-        self.starting = max(self.starting, time.monotonic() - start - child.waited())
-        return told
-
-    def ask(self, request: Any) -> Leaves:
-        """The answer to a request; what it ends with is raised here as it was there."""
-        if self.child is None and time.monotonic() >= self.until:
-            raise Died("no time left", "not judged")
-        if self.child is None and "raised" in (told := self.start()):
-            raise Died(f"when it was {'started' if self.first else 'imported'} again it raised {told['raised']}")
-        child, folder = self._children[0], ""
-        try:
-            folder = self._folder(size_of(request))
-            write_request(folder, request)
-            start, waited = time.monotonic(), child.waited()
-            try:
-                self._ask(child, {"folder": folder}, self.left)
-            finally:
-                self.taken = time.monotonic() - start - max(child.waited() - waited, 0.0)  # 0: it has ended
-                self.left -= self.taken
-            self.slowest = max(self.slowest, self.taken)
-            found = read_results(folder, max(room_for(request), self.room))
-        except ValueError as error:
-            self.stop()
-            raise Died(f"answered what cannot be read: {error}") from error
-        except OSError as error:
-            self.stop()
-            raise Died(f"the folder of its request cannot be used: {error.strerror}") from error
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return answered(found)
-
-    def _folder(self, size: int) -> str:
-        """A new folder: in memory, where there is room for a request of that size and its answer."""
-        for home in self.folders:
-            os.makedirs(home, 0o700, exist_ok=True)  # somebody may have removed it
-        home = next((x for x in self.folders if shutil.disk_usage(x).free > 16 * size + 2**24), self.folders[-1])
-        return tempfile.mkdtemp(dir=home)
-
-    def _ask(self, child: Child, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        limit = max(seconds, self.limit)
-        with contextlib.suppress(OSError):  # it is gone, as an event says
-            child.process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
-        try:
-            while "trying" in (told := self._told(child, seconds)):
-                self.trying = str(told["trying"])
-                if self.first is not None:
-                    seconds = limit = self.first
-        except queue.Empty:
-            self.stop()
-            if time.monotonic() >= self.until:
-                raise Died("no time left", "not judged") from None
-            raise Died(f"no answer in {limit:.3g} seconds", "timeout") from None
-        except Died:
-            self.stop()
-            raise
-        return told
-
-    def _told(self, child: Child, seconds: float) -> dict[str, Any]:
-        """The next line that it answers."""
-        event = child.event(seconds, self.until)
-        if isinstance(event, bytes):
-            with contextlib.suppress(ValueError, RecursionError):
-                if isinstance(told := json.loads(event), dict):
-                    return told
-            raise Died("its process wrote to the pipe of the answers")
-        with contextlib.suppress(queue.Empty):
-            event = child.events.get(timeout=GRACE) if event is None else event
-        words, how = child.last_words(), ended(event) if isinstance(event, int) else "closed its output"
-        raise Died(f"its process {how}" + (f"; it said: {words}" if words else ""))
-
-    def cores(self) -> float:
-        """CPU seconds of its processes so far, as far as the system counts them."""
-        return self._cores + sum(child.cores() for child in self._children)
-
-    def stop(self) -> None:
-        """End the process; the next call starts another."""
-        for child in self._children:
-            self._cores += child.cores()
-            child.kill()
-        self._children.clear()
-
-    def close(self) -> None:
-        """End it for good, and remove its folders."""
-        self._end()
-        self._children.clear()
-
-
-def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
-    """The leaves; an error is raised here as it was there."""
-    if isinstance(found, dict):
-        return found
-    kind, said = found
-    first, second = ([str(x) for x in said] + [""] * 2)[:2]
-    own = {"not offered": NotImplementedError(first), "no numbers": NoNumbers(first, second), "died": Died(first)}
-    raise own.get(kind) or Failed(first, second, kind == "refusal", said[2:3] == [True])
-
-
-def _ended(folders: list[str], children: list[Child]) -> None:
-    try:
-        for child in children:
-            child.kill()
-    finally:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        if _readable:
-            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, _readable.pop(), 0, 0, 0)
-
-
-_readable: list[int] = []  # whether this process was readable before each worker that there is
-
-
-def _hide() -> None:
-    """Hide the memory of this process from others of the user, as long as there is a worker, where Linux runs."""
-    if sys.platform.startswith("linux"):
-        prctl = ctypes.CDLL(None).prctl
-        _readable.append(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
-        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -11,22 +11,21 @@ import numpy as np
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS, adapter_for, shipped
-from ..adapters.implementation import Adapter, Implementation, keywords, lacking, never_given
+from ..adapters.implementation import Adapter, Implementation, keywords, never_given
 from ..adapters.layout import laid_out, plain
 from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework, kinds
 from ..frameworks.text import resolve
-from ..protocol import Request, Subject
 from . import foreign
-from .calling import answer, call
+from .calling import call, subject_of
 from .errors import LONGEST, Failed, NoNumbers, Unusable, first_line
+from .subject import Subject
 
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
 SETTINGS = (*LAYOUT, *OVERRIDES)
-WORDS = ("name", "arrays", "version", "causal", "empty_rows", "layout")  # what is told of a candidate
 NOT_NUMPY = "gives no arrays of NumPy"
 
 
@@ -35,10 +34,7 @@ def implement(
     how: How | None = None, eager: bool = False, trying: Callable[[str], Any] = str, **settings: Any,
 ) -> Implementation:  # fmt: skip
     """Make an ``Implementation`` of anything that ``check`` takes; ``trying`` is told of the arrays of each try."""
-    refuse_unknown(settings)
     how = how or How()
-    if "lacks" in settings:
-        settings["lacks"] = lacking(settings["lacks"])
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
     if isinstance(fn, str) and foreign.is_path(fn):
@@ -59,7 +55,6 @@ def implement(
     name = str(name or path or name_of(fn))
 
     def tried(fn: Any, settings: dict[str, Any]) -> Implementation:
-        plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
         return _first_that_runs(
             [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()], how, trying
         )
@@ -158,8 +153,8 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
 
 def told(made: Implementation) -> dict[str, Any]:
     """All that a process tells of a candidate."""
-    found = {k: getattr(made, k) for k in (*WORDS, "eager", "documented", "known")}
-    found |= {"source": made.source[:LONGEST], "lacks": dict(made.lacks), "backward": made.backward is not None}
+    found = {k: x for k, x in vars(made).items() if k not in ("attend", "form")}
+    found |= {"source": made.source[:LONGEST], "lacks": dict(made.lacks), "backward": True if made.backward else None}
     return found | {"accepted": keywords(made.attend), "others": never_given(made.attend)}
 
 
@@ -167,4 +162,6 @@ def subject(message: dict[str, Any], trying: Callable[[str], None]) -> Subject:
     """Make the candidate of a message."""
     how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
     made = implement(**message, how=how, trying=trying)
-    return Subject(Request, told(made), functools.partial(answer, made))
+    found = subject_of(made)
+    found.told = told(made)
+    return found

@@ -2,6 +2,9 @@
 
 import dis
 import re
+from typing import Any
+
+from ..cases.case import Leaves
 
 LONGEST = 10**5  # characters of what is said of an error
 SAYS_WHY = re.compile(
@@ -92,3 +95,13 @@ def is_refusal(error: BaseException) -> bool:
 def says_why(text: str) -> bool:
     """Tell whether the text of an error says what is expected."""
     return bool(SAYS_WHY.search(OF_PYTHON.sub("", text)))
+
+
+def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
+    """The leaves; an error is raised here as it was there."""
+    if isinstance(found, dict):
+        return found
+    kind, said = found
+    first, second = ([str(x) for x in said] + [""] * 2)[:2]
+    own = {"not offered": NotImplementedError(first), "no numbers": NoNumbers(first, second), "died": Died(first)}
+    raise own.get(kind) or Failed(first, second, kind == "refusal", said[2:3] == [True])

@@ -13,8 +13,7 @@ from attendax import extras
 
 from ..cases.case import Leaves
 from ..protocol import SCHEMA, Told, plain, read_json, read_results, room_for, write_case
-from .calling import answered
-from .errors import Died
+from .errors import Died, answered
 
 INDEX, INPUTS, RESULTS = "index.json", "inputs.safetensors", "results.safetensors"
 NOT_JUDGED = "not judged"

@@ -14,9 +14,8 @@ import numpy as np
 from ..adapters.implementation import Implementation, signature
 from ..cases.case import Leaves
 from ..protocol import Told, case_of, read_results, room_for, write_case
-from .calling import answered
 from .child import KEPT, ended, last_lines
-from .errors import Died, NoNumbers
+from .errors import Died, NoNumbers, answered
 from .folders import Replay
 from .library import Library, OnnxModel
 

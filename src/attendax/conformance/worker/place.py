@@ -4,7 +4,6 @@ import builtins
 import contextlib
 import dataclasses
 import importlib.machinery
-import math
 import os
 import sys
 from collections.abc import Mapping
@@ -15,13 +14,12 @@ from ..adapters.implementation import Adapter, Documented, Implementation, Known
 from ..cases.how import How
 from ..frameworks.text import path_of
 from . import candidate, foreign
-from .calling import Worker
 from .errors import Died, Unusable
+from .subject import Worker
 
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
 DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process has no need of them
 NAMED = {"fn": "the function"}
-UNTOLD: dict[str, Any] = {"causal": "start", "empty_rows": "zero", "documented": (), "known": ()}
 
 
 def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **asked: Any) -> Implementation:
@@ -31,7 +29,7 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
     """
     candidate.refuse_unknown(asked)
     how = how or How()
-    asked = {k: x for k, x in asked.items() if x is not None}
+    asked = {k: lacking(x) if k == "lacks" else x for k, x in asked.items() if x is not None}
     if isinstance(fn, Implementation):
         return candidate.implement(fn, how=how, **asked)
     given = {"adapter": asked.get("adapter"), "backward": asked.get("backward"), "fn": fn}
@@ -49,39 +47,11 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
     worker.until = how.until
     try:
         made = _described(_started(worker, asked), worker, asked)
-        declared["lacks"] = {**made.lacks, **lacking(declared.get("lacks"))}
+        declared["lacks"] = made.lacks | declared.get("lacks", {})
         return dataclasses.replace(made, **declared, device=asked.get("device", ""))
     except BaseException:
         worker.close()
         raise
-
-
-def worker_of(implementation: Implementation) -> Worker | None:
-    """The process that has the candidate, if there is one."""
-    return implementation.attend if isinstance(implementation.attend, Worker) else None
-
-
-def end(implementation: Implementation) -> None:
-    """End the process that has the candidate, if there is one."""
-    if worker := worker_of(implementation):
-        worker.close()
-
-
-def seconds_of_last_call(implementation: Implementation, measured: float) -> float:
-    """Seconds of its own process, without those in which others had the cores; as measured here where it has none."""
-    return worker.taken if (worker := worker_of(implementation)) else measured
-
-
-def seconds_of_cores(implementation: Implementation) -> float:
-    """CPU seconds of its own process so far; 0 where it has none."""
-    return worker.cores() if (worker := worker_of(implementation)) else 0.0
-
-
-def allow(implementation: Implementation, seconds: float, until: float = math.inf) -> None:
-    """The next calls may take so long together, and none longer than ``until``, where another process makes them."""
-    if worker := worker_of(implementation):
-        worker.allow(seconds)
-        worker.until = until
 
 
 def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
@@ -151,25 +121,20 @@ def error_of(told: Mapping[str, Any], candidate: str) -> BaseException:
     return Unusable(f"check: {candidate}: {told['line']}") if ends else ImportError(str(told["line"]))
 
 
-def _described(told: Mapping[str, Any], worker: Worker, asked: Mapping[str, Any]) -> Implementation:
+def _described(told: dict[str, Any], worker: Worker, asked: Mapping[str, Any]) -> Implementation:
     """The function as its process tells of it; declarations count where the user, or an adapter, makes them."""
     fn = str(asked["fn"])
     adapter = asked.get("adapter", "") or (fn if fn in ADAPTERS else adapter_for(fn) or "")
+    sure: dict[str, Any] = {"process": "", "foreign": foreign.is_path(fn), "recorded": fn.startswith("folder:")}
     try:
-        accepted = None if told["accepted"] is None else [*map(str, told["accepted"])]
-        worker.__signature__ = signature(accepted, map(str, told["others"]))
-        facts: dict[str, Any] = {k: str(told[k]) for k in ("source", *candidate.WORDS)}
-        facts["documented"] = tuple(Documented(tuple(x[0]), *x[1:]) for x in told["documented"])
-        facts["known"] = tuple(Known(x[0], x[1], tuple(x[2]), *x[3:]) for x in told["known"])
-        facts["lacks"] = {str(k): str(x) for k, x in told["lacks"].items()}
+        if ":" in adapter:
+            sure |= {k: tuple(kind(*x) for x in told[k]) for k, kind in (("documented", Documented), ("known", Known))}
+        else:
+            own = shipped(adapter) if adapter in ADAPTERS else Adapter(str, fn)
+            sure |= {k: getattr(own, k) for k in ("causal", "empty_rows", "documented", "known")}
+        worker.__signature__ = signature(told.pop("accepted"), told.pop("others"))
         if told["backward"]:
-            facts["backward"] = worker.backward = worker
-        if ":" not in adapter:
-            facts |= UNTOLD
-        if adapter in ADAPTERS:
-            facts |= {k: getattr(shipped(adapter), k) for k in UNTOLD}
-            facts["lacks"] |= ADAPTERS[adapter].lacks
-        facts |= {"foreign": foreign.is_path(fn), "recorded": fn.startswith("folder:"), "eager": bool(told["eager"])}
-        return Implementation(worker, **facts, process="")
+            told["backward"] = worker.backward = worker
+        return Implementation(worker, **told | sure)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise Unusable(f"check: {fn}: its process says nothing that can be read") from error

@@ -9,9 +9,10 @@ import sys
 import threading
 from typing import Any
 
-from ..protocol import Subject, read_request, write_error, write_results
+from ..protocol import read_request, write_error, write_results
 from .errors import LONGEST, Died, Failed, NoNumbers, first_line
 from .foreign import FOLDERS
+from .subject import Subject
 
 MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
     "function": "attendax.conformance.worker.candidate",
@@ -40,7 +41,7 @@ def main() -> None:
     try:
         maker = importlib.import_module(MADE_BY[message.pop("subject")])
         subject: Subject = maker.subject(message, lambda arrays: tell({"trying": arrays}))
-        told = subject.told
+        told = subject.start()
     except BaseException as error:
         told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
     tell(told)
@@ -69,8 +70,7 @@ def _leave() -> None:
 def _answer(subject: Subject, folder: str) -> None:
     """Answer the request of a folder: with what the subject gives, or with what it raises."""
     try:
-        found = subject.answer(read_request(folder, subject.asked))
-        write_results(folder, found)
+        write_results(folder, subject.ask(read_request(folder, subject.asked)))
     except NotImplementedError as error:
         write_error(folder, "not offered", *map(str, error.args))
     except NoNumbers as error:
