@@ -24,6 +24,7 @@
 
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
+#define INLINED __attribute__((always_inline))  // of a function without a name
 
 namespace attendax {
 namespace ATTENDAX_UNIT {

@@ -41,7 +41,7 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
                           int64_t first = 0) {
   F acc[M][N];
   int64_t p = 0;
-  auto step = [&]() __attribute__((always_inline)) {
+  auto step = [&]() INLINED {
     F row[N];
     for (int j = 0; j < N; ++j) row[j] = load(b + p * ldb + j * W);
     for (int i = 0; i < M; ++i) {
@@ -50,7 +50,7 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
     }
     ++p;
   };
-  auto add_until = [&](int64_t end) __attribute__((always_inline)) {
+  auto add_until = [&](int64_t end) INLINED {
     zero(acc);
     if (order != Order::chain && M <= 4 && end - p == kPiece) {  // a loop costs so few rows a share of their time
 #pragma GCC unroll 8
@@ -99,14 +99,19 @@ struct Rows {};
 
 // Calls f(Rows<M>, first row) for register tiles that cover `rows`: full ones, then of four rows, then of one. A tile
 // of one row takes as long as one of four: where four and four are nearer to the end than a full tile, they take its
-// place.
+// place. f gets its own copy of what it uses: where it stores, the compiler need not read that again.
+template <int M, class Body>
+NOINLINE void tiles_of(int64_t row, int64_t end, Body body) {
+  for (; row < end; row += M) body(Rows<M>{}, row);
+}
 template <class Body>
 INLINE void in_tiles(int64_t rows, const Body& body) {
-  int64_t row = 0, rest = rows % kRows, full = rows - rest;
+  int64_t rest = rows % kRows, full = rows - rest;
   if (full && (rest + kRows) % 4 < rest % 4) full -= kRows;
-  for (; row < full; row += kRows) body(Rows<kRows>{}, row);
-  for (; row + 4 <= rows; row += 4) body(Rows<4>{}, row);
-  for (; row < rows; ++row) body(Rows<1>{}, row);
+  int64_t fours = rows - (rows - full) % 4;
+  if (full) tiles_of<kRows>(0, full, body);
+  if (full < fours) tiles_of<4>(full, fours, body);
+  if (fours < rows) tiles_of<1>(fours, rows, body);
 }
 
 // c (rows x N vectors) = c * factor + a b, a factor for each lane; without one, c + a b. What is there is added to the
@@ -115,7 +120,7 @@ INLINE void in_tiles(int64_t rows, const Body& body) {
 template <int N, bool Along, bool Scaled>
 INLINE void add_product(int64_t rows, int64_t depth, const Real* a, int64_t lda, const Real* b, int64_t ldb, Real* c,
                         int64_t ldc, const F* factor, int64_t first = 0) {
-  in_tiles(rows, [&]<int M>(Rows<M>, int64_t row) NOINLINE {
+  in_tiles(rows, [=]<int M>(Rows<M>, int64_t row) INLINED {
     Real* to = c + row * ldc;
     register_tile<M, N, Along, Scaled ? Order::of_keys : Order::chain>(
         a + row * (Along ? lda : 1), lda, b, ldb, depth,

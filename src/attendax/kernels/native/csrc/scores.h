@@ -27,7 +27,7 @@ struct Panel {
       first[j] = load_ints(block.first + row + j * W);
       last[j] = load_ints(block.last + row + j * W);
     }
-    in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
+    in_tiles(keys, [=, &top, this]<int M>(Rows<M>, int64_t r) INLINED {
       register_tile<M, N, true, Order::of_width>(
           keys_at + r * step, step, queries + row, kLd, p.width, [&](F(&acc)[M][N]) {
             F highest[N];  // what is stored might lie where `top` does, for all that the compiler knows
@@ -155,27 +155,35 @@ struct Panel {
   // and NaN become NaN (L6).
   void finish(int64_t key, int64_t keys, bool masked, const Allowed* allowed, int64_t first_allowed, Real* scores,
               int64_t ld, F (&top)[N]) const {
+    const bool biased = p.bias.data;
     for (int j = 0; j < N; ++j) {
       I first = load_ints(block.first + row + j * W), last = load_ints(block.last + row + j * W);
       int64_t rows[W];
-      for (int i = 0; i < W && p.bias.data; ++i) rows[i] = offset_of(p, p.bias, block.batch, head(j, i), query(j, i));
+      for (int i = 0; i < W && biased; ++i) rows[i] = offset_of(p, p.bias, block.batch, head(j, i), query(j, i));
+      F highest = top[j];
       for (int64_t k = 0; k < keys; k += W) {
         int64_t n = least(W, keys - k);
         F b[W];
-        if (p.bias.data) bias_of(rows, key + k, n, b);
-        for (int l = 0; l < n; ++l) {
+        if (biased) bias_of(rows, key + k, n, b);
+        auto one = [&](int l) INLINED {
           Real* at = scores + (k + l) * ld + j * W;
           F x = load(at);
-          if (p.bias.data) {
+          if (biased) {
             F y = larger(all(kLowest), x + nan_unless_finite(b[l]));
             x = select(b[l] == -kInfinity, all(-kInfinity), smaller(all(-kLowest), y));
           }
           if (masked) x = inside(key + k + l, first, last, x);
           if (allowed) x = where_allowed(*allowed, first_allowed + k + l, j, x);
-          top[j] = larger(x, top[j]);
+          highest = larger(x, highest);
           store(at, x);
-        }
+        };
+        if (n == W && !masked && !allowed)  // known for all keys but the last: without a branch, and in registers
+#pragma GCC unroll 16
+          for (int l = 0; l < W; ++l) one(l);
+        else
+          for (int l = 0; l < n; ++l) one(l);
       }
+      top[j] = highest;
     }
   }
 
