@@ -167,8 +167,8 @@ def liar(query, key, value):
 
 
 if "attendax.conformance.worker.serve" in sys.modules:
-    from attendax.conformance.worker import candidate
+    from attendax.conformance.worker import place
 
-    told_by_the_kit = candidate.told
+    told_by_the_kit = place.told
     lies = {"causal": "end", "empty_rows": "nan", "documented": [[["*"], "all is by design", "here"]]}
-    candidate.told = lambda made: told_by_the_kit(made) | (lies if made.name == "dying:liar" else {})
+    place.told = lambda made: told_by_the_kit(made) | (lies if made.name == "dying:liar" else {})

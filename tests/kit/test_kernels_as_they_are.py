@@ -15,7 +15,7 @@ from attendax.conformance.cases.kinds import GRADIENTS, directed
 from attendax.conformance.cases.square import FORMS, Form
 from attendax.conformance.checking import judge
 from attendax.conformance.judge.asking import as_found, as_taken, can_be_asked
-from attendax.conformance.worker.candidate import implement
+from attendax.conformance.worker.place import here as implement
 
 BY_NAME = {case.name: case for case in CASES}
 

@@ -137,7 +137,7 @@ class Implementation:
             if trait == TO_THE_END and self.causal != "end":
                 return trait, "is_causal begins at the first key"
             if trait in OPTIONS and accepted is not None and trait not in accepted:
-                others = never_given(self.attend)
+                others = unknown(self.attend)
                 return trait, f"no argument {trait}" + (f"; never given: {', '.join(others)}" if others else "")
         return None
 
@@ -148,7 +148,7 @@ def lacking(traits: Mapping[str, str] | str | Iterable[str] | None) -> dict[str,
     return dict(words) if isinstance(words, Mapping) else dict.fromkeys(words, "said to be lacking")
 
 
-def never_given(function: Callable[..., Any]) -> list[str]:
+def unknown(function: Callable[..., Any]) -> list[str]:
     """The parameters after query, key and value that are no keywords of the protocol: perhaps they have other names."""
     try:
         parameters = list(inspect.signature(function).parameters.values())[3:]

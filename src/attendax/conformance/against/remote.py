@@ -17,9 +17,9 @@ from ..adapters.implementation import OPTIONS
 from ..cases.case import Leaves
 from ..frameworks import NAMES, framework, text
 from ..worker import foreign
+from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import path_in_other_process
-from ..worker.subject import Subject, Worker
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))

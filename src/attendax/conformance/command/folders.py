@@ -27,9 +27,9 @@ from ..report.outcome import KnownFailures
 from ..report.outcomes import versions
 from ..run.clock import Clock
 from ..run.run import Run
-from ..worker.candidate import implement
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
+from ..worker.place import here
 from .arguments import NUMBERS, WRITTEN, add, how_of, refuse_unwritable, refusing
 from .output import live, new_folder, show, show_script
 
@@ -115,7 +115,7 @@ def _judge(args: argparse.Namespace) -> int:
     refuse_unwritable(args)
     vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in ASKED})
     given = {k: x for k, x in (("causal", args.causal), ("empty_rows", args.empty_rows)) if x is not None}
-    made = implement(path_of(folder=args.folder), lacks=lacking(args.lacks), **given)
+    made = here(path_of(folder=args.folder), lacks=lacking(args.lacks), **given)
     how, known = how_of(args), KnownFailures.read(args.known_failures)
     with live(quiet=args.quiet) as tell:
         report = Run(made, how, Clock(how), known, tell).report(args.only or (), args.level)

@@ -13,9 +13,8 @@ import numpy as np
 from ..cases.case import SIZES, Case, Inputs, Leaves
 from ..judge.comparing import compare
 from ..judge.trial import Trial
-from ..worker.calling import subject_of
+from ..worker.calling import Worker, subject_of
 from ..worker.errors import Failed, NoNumbers
-from ..worker.subject import Worker
 from .hypothesis import FORWARD, GRADIENT, is_near, is_right, loosely
 
 RACE = "a race, or state kept between calls"

@@ -16,9 +16,9 @@ from ..cases.kinds import checked
 from ..frameworks import kinds
 from ..frameworks.text import resolve
 from ..report.outcomes import MODEL_LAWS
+from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import error_of, path_in_other_process
-from ..worker.subject import Subject, Worker
 from .adapters import offer
 from .blackbox import COUNT, KEYWORDS, Model, Request, Sees, sees
 from .runner import Offer, Runner

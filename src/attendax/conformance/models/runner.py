@@ -11,8 +11,8 @@ from ..cases.case import Leaves
 from ..frameworks import framework
 from ..frameworks.shared import per_position
 from ..frameworks.text import defined, import_line, printed, text_of
+from ..worker.calling import Subject
 from ..worker.errors import Failed
-from ..worker.subject import Subject
 from .blackbox import COUNT, LONGER, Model, Request, direction, vectors, weights_of
 from .trial import Found, Law
 

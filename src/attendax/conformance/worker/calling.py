@@ -1,6 +1,18 @@
-"""One call of the function that is judged: arrays in, arrays or an error in words out; here, or in its own process."""
+"""Subjects: what is asked, a function of attention, one of two that are compared, or a model; here or in a process."""
 
 import contextlib
+import ctypes
+import inspect
+import json
+import math
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -8,13 +20,16 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases.case import Inputs, Leaves
 from ..frameworks import framework, needs
-from ..protocol import Request
+from ..protocol import Request, read_results, room_for, size_of, write_case
+from .child import GRACE, Child, ended
+from .errors import Died, answered, first_line, text_of
 from .errors import Failed as Failed
 from .errors import NoNumbers as NoNumbers
-from .errors import first_line, text_of
-from .subject import Subject
 
 WROTE = "wrote "  # the beginning of a leaf that names an array which the call wrote to
+MEMORY = "/dev/shm"  # a file system in memory, where there is one
+IMPORT = 60.0  # seconds that it has at least to start and to import
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 
 def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: list[str] | None = None) -> Leaves:
@@ -28,9 +43,77 @@ def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: 
     return {leaf.removeprefix("after "): x for leaf, x in found.items() if not leaf.startswith(WROTE)}
 
 
-def subject_of(implementation: Implementation) -> Subject:
+def subject_of(implementation: Implementation) -> "Subject":
     """The process that has the function; in this one, the function itself."""
     return implementation.attend if isinstance(implementation.attend, Subject) else Called(implementation)
+
+
+def asked(inputs: Inputs, direction: str) -> Request:
+    """A call as the candidate sees it: the inputs, and what the direction needs beyond them."""
+    kinds = inputs.extra.get("constants", {})
+    known = {k: x for k, x in (inputs.extra | inputs.options | inputs.arrays).items() if k in kinds}
+    arrays, options = ({k: x for k, x in some.items() if k not in kinds} for some in (inputs.arrays, inputs.options))
+    extra = dict(inputs.extra)
+    if "cotangent" in extra:
+        lse = {"lse": extra["lse_cotangent"]} if "lse_cotangent" in extra else {}
+        extra["cotangents"] = {"out": extra["cotangent"]} | lse
+    given = {name: extra[name] for name in needs(direction)}
+    return Request(direction, arrays, options, given, kinds, known, str(inputs.arrays["query"].dtype))
+
+
+def _numbers(leaf: str, x: Any) -> np.ndarray:
+    """A copy: the function may write its next result to the same memory."""
+    kind = getattr(getattr(x, "dtype", None), "kind", None)
+    if kind is None:
+        raise NoNumbers(leaf, f"{leaf} is of type {type(x).__name__}, expected an array")
+    if kind not in "fViub":
+        raise NoNumbers(leaf, f"{leaf} is {x.dtype}, expected real numbers")
+    return np.array(x)
+
+
+class Subject:
+    """A subject in this process, which calls it: what it takes is not counted, and nothing ends it."""
+
+    asked: Any = Request  # the type of what it is asked, a named tuple
+    told: dict[str, Any]  # what is told of it, in the types of JSON, arrays and sets
+    taken = 0.0  # seconds that its last call took, without those in which others had the cores
+    slowest = starting = 0.0  # seconds of the longest call that was answered, and of the longest start
+
+    def start(self) -> dict[str, Any]:
+        """All that is told of it."""
+        return self.told
+
+    def answer(self, request: Any) -> Leaves:
+        """One call."""
+        raise NotImplementedError
+
+    def ask(self, request: Any) -> Leaves:
+        """The answer to a request.
+
+        Raises NotImplementedError where it has nothing of the kind, Failed where it raised, died, or took too long, and
+        NoNumbers where it gives something else.
+        """
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                return self.answer(request)
+            except (NotImplementedError, Failed, NoNumbers):
+                raise
+            except (Exception, SystemExit) as error:
+                raise Failed.by(error) from error
+
+    def allow(self, seconds: float, until: float | None = None) -> None:
+        """The next calls may take so long together, and none longer than ``until``, as before unless given."""
+
+    def cores(self) -> float:
+        """CPU seconds of its own processes so far, as far as the system counts them."""
+        return 0.0
+
+    def stop(self) -> None:
+        """End its process, if it has one; the next call starts another."""
+
+    def close(self) -> None:
+        """End it for good."""
 
 
 class Called(Subject):
@@ -69,24 +152,148 @@ class Called(Subject):
         return {leaf: _numbers(leaf, x) for leaf, x in found.items()} | marks
 
 
-def asked(inputs: Inputs, direction: str) -> Request:
-    """A call as the candidate sees it: the inputs, and what the direction needs beyond them."""
-    kinds = inputs.extra.get("constants", {})
-    known = {k: x for k, x in (inputs.extra | inputs.options | inputs.arrays).items() if k in kinds}
-    arrays, options = ({k: x for k, x in some.items() if k not in kinds} for some in (inputs.arrays, inputs.options))
-    extra = dict(inputs.extra)
-    if "cotangent" in extra:
-        lse = {"lse": extra["lse_cotangent"]} if "lse_cotangent" in extra else {}
-        extra["cotangents"] = {"out": extra["cotangent"]} | lse
-    given = {name: extra[name] for name in needs(direction)}
-    return Request(direction, arrays, options, given, kinds, known, str(inputs.arrays["query"].dtype))
+class Worker(Subject):
+    """The process that has a subject, for which it stands: only the kit calls it, by ``ask``."""
+
+    __signature__: inspect.Signature  # of the function that it stands for, if it does
+    backward: "Worker"  # itself, where that function has one
+
+    def __init__(self, kind: str, candidate: dict[str, Any], first: float | None = None, room: int = 0) -> None:
+        """``kind`` of subject, and what makes it there; seconds of each of the plainest calls, apart from the start.
+
+        An answer may have ``room`` bytes, where that is more than what a request of its size is answered with.
+        """
+        self.candidate, self.first, self.room = candidate | {"subject": kind}, first, room
+        self.trying = ""  # with which arrays it tried the plainest call last
+        self.limit = self.left = IMPORT  # seconds that it may take for what is judged now, and what is left of them
+        self.until = math.inf  # the end of the run, of ``time.monotonic``: what has no answer then is not judged
+        self._cores = 0.0  # of processes that have ended
+        bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
+        self.folders = [tempfile.mkdtemp(prefix=f"attendax-{os.getpid()}-", dir=base) for base in bases]
+        self._children: list[Child] = []  # the process, if there is one; read also when this object is gone
+        _hide()
+        self._end = weakref.finalize(self, _ended, self.folders, self._children)
+
+    @property
+    def child(self) -> Child | None:
+        """The process, if there is one."""
+        return self._children[0] if self._children else None
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """It is asked by ``ask`` alone."""
+        raise TypeError("check: the function is in another process, where only the kit calls it")
+
+    def allow(self, seconds: float, until: float | None = None) -> None:
+        """The next calls may take so long together, and none longer than ``until``, as before unless given."""
+        self.limit = self.left = seconds
+        self.until = self.until if until is None else until
+
+    def start(self) -> dict[str, Any]:
+        """Start it: it imports the candidate, and says what that is; raises Died where it does not."""
+        child, start = Child(), time.monotonic()
+        self._children[:] = [child]
+        told = self._ask(child, self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
+        self.starting = max(self.starting, time.monotonic() - start - child.waited())
+        return told
+
+    def ask(self, request: Any) -> Leaves:
+        """The answer to a request; what it ends with is raised here as it was there."""
+        if self.child is None and time.monotonic() >= self.until:
+            raise Died("no time left", "not judged")
+        if self.child is None and "raised" in (told := self.start()):
+            raise Died(f"when it was {'started' if self.first else 'imported'} again it raised {told['raised']}")
+        child, folder = self._children[0], ""
+        try:
+            folder = self._folder(size_of(request))
+            write_case(folder, request._asdict())
+            start, waited = time.monotonic(), child.waited()
+            try:
+                self._ask(child, {"folder": folder}, self.left)
+            finally:
+                self.taken = time.monotonic() - start - max(child.waited() - waited, 0.0)  # 0: it has ended
+                self.left -= self.taken
+            self.slowest = max(self.slowest, self.taken)
+            found = read_results(folder, max(room_for(request), self.room))
+        except (OSError, ValueError) as error:
+            self.stop()
+            unusable = isinstance(error, OSError) and f"the folder of its request cannot be used: {error.strerror}"
+            raise Died(unusable or f"answered what cannot be read: {error}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return answered(found)
+
+    def _folder(self, size: int) -> str:
+        """A new folder: in memory, where there is room for a request of that size and its answer."""
+        for home in self.folders:
+            os.makedirs(home, 0o700, exist_ok=True)  # somebody may have removed it
+        home = next((x for x in self.folders if shutil.disk_usage(x).free > 16 * size + 2**24), self.folders[-1])
+        return tempfile.mkdtemp(dir=home)
+
+    def _ask(self, child: Child, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+        limit = max(seconds, self.limit)
+        with contextlib.suppress(OSError):  # it is gone, as an event says
+            child.process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+        try:
+            while "trying" in (told := self._told(child, seconds)):
+                self.trying = str(told["trying"])
+                if self.first is not None:
+                    seconds = limit = self.first
+        except (Died, queue.Empty) as error:
+            self.stop()
+            if isinstance(error, Died):
+                raise
+            if time.monotonic() >= self.until:
+                raise Died("no time left", "not judged") from None
+            raise Died(f"no answer in {limit:.3g} seconds", "timeout") from None
+        return told
+
+    def _told(self, child: Child, seconds: float) -> dict[str, Any]:
+        """The next line that it answers."""
+        event = child.event(seconds, self.until)
+        if isinstance(event, bytes):
+            with contextlib.suppress(ValueError, RecursionError):
+                if isinstance(told := json.loads(event), dict):
+                    return told
+            raise Died("its process wrote to the pipe of the answers")
+        with contextlib.suppress(queue.Empty):
+            event = child.events.get(timeout=GRACE) if event is None else event
+        words, how = child.last_words(), ended(event) if isinstance(event, int) else "closed its output"
+        raise Died(f"its process {how}" + (f"; it said: {words}" if words else ""))
+
+    def cores(self) -> float:
+        """CPU seconds of its processes so far, as far as the system counts them."""
+        return self._cores + sum(child.cores() for child in self._children)
+
+    def stop(self) -> None:
+        """End the process; the next call starts another."""
+        for child in self._children:
+            self._cores += child.cores()
+            child.kill()
+        self._children.clear()
+
+    def close(self) -> None:
+        """End it for good, and remove its folders."""
+        self._end()
+        self._children.clear()
 
 
-def _numbers(leaf: str, x: Any) -> np.ndarray:
-    """A copy: the function may write its next result to the same memory."""
-    kind = getattr(getattr(x, "dtype", None), "kind", None)
-    if kind is None:
-        raise NoNumbers(leaf, f"{leaf} is of type {type(x).__name__}, expected an array")
-    if kind not in "fViub":
-        raise NoNumbers(leaf, f"{leaf} is {x.dtype}, expected real numbers")
-    return np.array(x)
+def _ended(folders: list[str], children: list[Child]) -> None:
+    try:
+        for child in children:
+            child.kill()
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        if _readable:
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, _readable.pop(), 0, 0, 0)
+
+
+_readable: list[int] = []  # whether this process was readable before each worker that there is
+
+
+def _hide() -> None:
+    """Hide the memory of this process from others of the user, as long as there is a worker, where Linux runs."""
+    if sys.platform.startswith("linux"):
+        prctl = ctypes.CDLL(None).prctl
+        _readable.append(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

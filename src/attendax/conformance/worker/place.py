@@ -1,46 +1,60 @@
-"""The place where the candidate is run: another process, or this one, with the reason."""
+"""The function that is judged, from what a user gives; and where it is run: another process, or this one, and why."""
 
 import builtins
 import contextlib
 import dataclasses
+import functools
 import importlib.machinery
 import os
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..adapters import ADAPTERS, adapter_for, shipped
-from ..adapters.implementation import Adapter, Documented, Implementation, Known, lacking, signature
-from ..cases.how import How
-from ..frameworks.text import path_of
-from . import candidate, foreign
-from .errors import Died, Unusable
-from .subject import Worker
+import numpy as np
 
+from attendax.legible import did_you_mean
+
+from ..adapters import ADAPTERS, adapter_for, shipped
+from ..adapters.implementation import Adapter, Documented, Implementation, Known, keywords, lacking, signature, unknown
+from ..adapters.layout import laid_out, plain
+from ..cases import CASES, Inputs
+from ..cases.how import How
+from ..cases.square import FORMS, plain_of
+from ..frameworks import framework, kinds
+from ..frameworks.text import path_of, resolve
+from . import foreign
+from .calling import Subject, Worker, call, subject_of
+from .errors import LONGEST, Died, Failed, NoNumbers, Unusable, first_line
+
+LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
+DECLARED = ("causal", "empty_rows", "lacks")  # of the user; another process has no need of them
+OVERRIDES = (*DECLARED, "device")  # the settings that go with an adapter
+SETTINGS = (*LAYOUT, *OVERRIDES)
+NOT_NUMPY = "gives no arrays of NumPy"
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
-DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process has no need of them
 NAMED = {"fn": "the function"}
 
 
 def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **asked: Any) -> Implementation:
     """Make an ``Implementation`` of anything that ``check`` takes: in a process of its own where that can import it.
 
-    It raises as ``candidate.implement``, or what importing the function raised.
+    It raises as ``here``, or what importing the function raised.
     """
-    candidate.refuse_unknown(asked)
+    refuse_unknown(asked)
     how = how or How()
     asked = {k: lacking(x) if k == "lacks" else x for k, x in asked.items() if x is not None}
     if isinstance(fn, Implementation):
-        return candidate.implement(fn, how=how, **asked)
+        return here(fn, how=how, **asked)
     given = {"adapter": asked.get("adapter"), "backward": asked.get("backward"), "fn": fn}
     named = {k: path_in_other_process(x, NAMED.get(k, k)) for k, x in given.items() if x is not None}
     why = next((reason for path, reason in named.values() if not path), "")
     if why or in_process:
-        made = candidate.implement(fn, how=how, **asked)
+        made = here(fn, how=how, **asked)
         return dataclasses.replace(made, process="as asked for" if in_process else why)
     asked |= {k: path for k, (path, _) in named.items()}
     if not isinstance(fn, str):
-        asked.setdefault("name", candidate.name_of(fn))
+        asked.setdefault("name", name_of(fn))
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
     first = how.patience if foreign.is_path(asked["fn"]) else None
     worker = Worker("function", asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}, first)
@@ -138,3 +152,141 @@ def _described(told: dict[str, Any], worker: Worker, asked: Mapping[str, Any]) -
         return Implementation(worker, **told | sure)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise Unusable(f"check: {fn}: its process says nothing that can be read") from error
+
+
+def here(
+    fn: Any, *, name: str | None = None, adapter: Any = None, arrays: str | None = None, backward: Any = None,
+    how: How | None = None, eager: bool = False, trying: Callable[[str], Any] = str, **settings: Any,
+) -> Implementation:  # fmt: skip
+    """Make an ``Implementation`` in this process; ``trying`` is told of the arrays of each try."""
+    how = how or How()
+    if isinstance(fn, Implementation):
+        return _overridden(fn, arrays, backward, settings)
+    if isinstance(fn, str) and foreign.is_path(fn):
+        made = _overridden(foreign.implementation(fn, name), arrays, backward, settings)
+        return made if made.recorded else _first_that_runs([made], how, trying)
+    path = fn if isinstance(fn, str) else None
+    if path and adapter is None:
+        adapter = path if path in ADAPTERS else adapter_for(path)
+        path = None if path in ADAPTERS else path
+    backward = resolve(backward) if isinstance(backward, str) else backward
+    if isinstance(adapter, str) and ":" in adapter:
+        adapter = resolve(adapter)
+    if isinstance(adapter, str):
+        return _overridden(_by_shipped(adapter, fn, path, name), arrays, backward, settings)
+    fn = resolve(path) if path else fn
+    if not callable(fn):
+        raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
+    name = str(name or path or name_of(fn))
+
+    def tried(fn: Any, settings: dict[str, Any]) -> Implementation:
+        return _first_that_runs(
+            [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()], how, trying
+        )
+
+    if adapter is not None:
+        layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
+        if not isinstance(adapter, Adapter) and not callable(adapter):
+            kind = type(adapter).__name__
+            raise TypeError(f"check: adapter got {kind}, expected a name, an Adapter or a function")
+        if not isinstance(adapter, Adapter):
+            adapter = Adapter(adapter, "", arrays or tried(functools.partial(adapter, fn), layout).arrays)
+        return _overridden(laid_out(adapter.implementation(name, fn, path), **layout), arrays, backward, settings)
+    if not arrays:
+        made = tried(fn, settings)
+        arrays, eager = made.arrays, made.eager
+    framework(arrays)
+    return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
+
+
+def refuse_unknown(settings: Iterable[str]) -> None:
+    """Say which of the names is no setting."""
+    if unknown := sorted(set(settings) - {*SETTINGS, "name", "adapter", "arrays", "backward"}):
+        known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
+        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
+
+
+def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
+    """Put the conventions that the user declares in the place of an adapter's."""
+    why = "is no function of Python" if made.foreign else "has an adapter"
+    if arrays not in (None, made.arrays):
+        of_adapter = f"the adapter of {made.name} is for {made.arrays}"
+        but = f"{made.name} {why}: leave arrays out" if made.foreign else of_adapter
+        raise ValueError(f"check: arrays got {arrays!r}, but {but}")
+    given = {k: x for k, x in (settings | {"backward": backward}).items() if x is not None}
+    if taken := [k for k in given if k not in OVERRIDES]:
+        but = f"{made.name} {why}: what goes with it is {', '.join(OVERRIDES)}"
+        raise ValueError(f"check: {taken[0]} got {given[taken[0]]!r}, but {but}")
+    lacks = {**made.lacks, **given.pop("lacks", {})}
+    return dataclasses.replace(made, lacks=lacks, **given)
+
+
+def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Implementation:
+    if adapter not in ADAPTERS:
+        known = ", ".join(ADAPTERS) + did_you_mean(adapter, ADAPTERS)
+        raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
+    made = shipped(adapter)
+    own = path is None or path == made.function
+    fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
+    return made.implementation(name or (adapter if fn is None else path or name_of(fn)), fn, path)
+
+
+def name_of(fn: Any) -> str:
+    """The name of a function that has no other."""
+    return getattr(fn, "__qualname__", type(fn).__name__)
+
+
+def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[str], Any]) -> Implementation:
+    """The first of them that one of the plainest calls runs on."""
+    said: list[str] = []
+    for form in FORMS:  # what is said is of the first: the plainest call of all
+        inputs = plain_of(form, how.sizes).inputs(0, how.dtype)
+        for made in tries:
+            trying(made.arrays)
+            if not (error := _tried(made, inputs)):
+                return made
+            if form == FORMS[0] and error != NOT_NUMPY:
+                said.append(error if made.foreign else f"  {made.arrays:<6} {error}")
+    head, rows = f"check: {tries[0].name} fails on the plainest call, {how.dtype}", ";\n".join(dict.fromkeys(said))
+    if tries[0].foreign:
+        raise Unusable(f"{head}: {rows}")
+    first = (CASES[0].sized(how.sizes) or CASES[0]).inputs(0, how.dtype).arrays
+    raise Unusable(
+        f"{head}, query {first['query'].shape}, key and value {first['key'].shape}:\n{rows};\n"
+        "  and with T = S, causal, and multiples of 64 and 128, too; dtype, sizes and arrays ask for another call"
+    )
+
+
+def _tried(made: Implementation, inputs: Inputs) -> str:
+    """Try a call; give the error that it raises, empty where it runs."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if made.arrays == "numpy" and not made.foreign:
+                if not (made.device or "cpu").startswith("cpu"):
+                    return f"has no device {made.device}"
+                found = made.attend(*inputs.arrays.values(), **inputs.options)
+                if not isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray):
+                    return NOT_NUMPY
+            call(made, inputs, "forward")
+    except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
+        return str(error)
+    except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
+        return first_line(error)
+    return ""
+
+
+def told(made: Implementation) -> dict[str, Any]:
+    """All that a process tells of a candidate."""
+    found = {k: x for k, x in vars(made).items() if k not in ("attend", "form")}
+    found |= {"source": made.source[:LONGEST], "lacks": dict(made.lacks), "backward": True if made.backward else None}
+    return found | {"accepted": keywords(made.attend), "others": unknown(made.attend)}
+
+
+def subject(message: dict[str, Any], trying: Callable[[str], None]) -> Subject:
+    """Make the candidate of a message."""
+    how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
+    made = here(**message, how=how, trying=trying)
+    found = subject_of(made)
+    found.told = told(made)
+    return found

@@ -10,12 +10,12 @@ import threading
 from typing import Any
 
 from ..protocol import read_request, write_error, write_results
+from .calling import Subject
 from .errors import LONGEST, Died, Failed, NoNumbers, first_line
 from .foreign import FOLDERS
-from .subject import Subject
 
 MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
-    "function": "attendax.conformance.worker.candidate",
+    "function": "attendax.conformance.worker.place",
     "either": "attendax.conformance.against.remote",
     "model": "attendax.conformance.models.describing",
 }
