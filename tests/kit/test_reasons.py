@@ -121,6 +121,28 @@ def joined_by_or(query, key, value, *, mask=None, key_lengths=None, **options):
     return right_attention.attend(query, key, value, mask=mask, key_lengths=key_lengths, **options)
 
 
+def no_offset_beside_lengths(query, key, value, *, key_lengths=None, offset=0, **options):
+    offset = offset if key_lengths is None else 0
+    return right_attention.attend(query, key, value, key_lengths=key_lengths, offset=offset, **options)
+
+
+def no_sinks_of_one_query(query, key, value, *, sinks=None, **options):
+    sinks = sinks if query.shape[-2] > 1 else None
+    return right_attention.attend(query, key, value, sinks=sinks, **options)
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (no_offset_beside_lengths, "offset is ignored where key_lengths is given"),
+        (no_sinks_of_one_query, "sinks is ignored in 2 of 10 calls with it"),
+    ],
+)
+def test_an_option_beside_which_others_are_right_is_no_limit(fn, words):
+    """All of these cases are causal, too, and so are others that are right."""
+    assert causes(fn, only=["cache", "sinks"]) == [words]
+
+
 def at_least_one_key(query, key, value, *, key_lengths=None, **options):
     """A length of 0 is read as 1."""
     key_lengths = None if key_lengths is None else np.maximum(key_lengths, 1)

@@ -5,12 +5,16 @@ import functools
 import numpy as np
 import pytest
 
+import planted
 import right_attention
 from attendax import conformance
+from attendax.conformance.judge.verdicts import WITHOUT
 
 check = functools.partial(
     conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward", repeat=1
 )
+
+ROWS = "scores = np.where(allowed, scores, -np.inf)\n"
 
 
 def causes(fn, *only):
@@ -52,6 +56,57 @@ def test_a_factor_is_that_of_every_call():
     assert causes(after(lambda out, S: out * out.dtype.type(0.7)), *only) == ["out: 0.7 times what is right"]
     found = causes(after(lambda out, S: out * out.dtype.type(S / (S + 1))), *only)
     assert found == ["out: 0.5 to 0.9967 times what is right"]
+
+
+def with_gradients(change):
+    def backward(cotangent, query, key, value, **options):
+        return change(right_attention.backward(cotangent, query, key, value, **options), len(query), options)
+
+    return functools.partial(conformance.check, right_attention.attend, backward=backward, seed=0, budget=0,
+                             in_process=True, arrays="numpy", level="backward")  # fmt: skip
+
+
+def test_a_factor_is_that_of_other_sizes():
+    """The gradient of the bias is a mean over batches, of which there are two in most cases."""
+    found = with_gradients(lambda grads, B, options: [*grads[:3], *(x / x.dtype.type(B) for x in grads[3:])])
+    assert [cause.name for cause in found(only=["gradient: bias"]).causes] == ["grad bias: 1/B times what is right"]
+    found = with_gradients(lambda grads, B, options: [*grads[:3], *(x / x.dtype.type(B + 1) for x in grads[3:])])
+    assert [cause.name for cause in found(only=["gradient: bias"]).causes] == [
+        "grad bias: 0.25 to 0.5 times what is right"
+    ]
+
+
+def test_a_gradient_that_is_zeros_with_an_option_is_said_of_so_many_calls():
+    found = with_gradients(lambda grads, B, options: [*grads[:2], grads[2] * ("window" not in options), *grads[3:]])
+    causes = found(only=["gradient: plain", "gradient: causal", "gradient: window"]).causes
+    assert [cause.name for cause in causes] == ["grad value is all zeros in 1 of 5 calls"]
+
+
+def test_what_a_plain_call_has_wrong_is_not_blamed_on_dropout():
+    """Columns of zeros are no weights that are dropped."""
+
+    def cut(query, key, value, **options):
+        return right_attention.attend(query, key, value, **options) * (np.arange(value.shape[-1]) < 20)
+
+    assert WITHOUT in causes(cut, "dropout: share")[0]
+
+
+def test_a_dtype_is_told_where_the_others_are_right():
+    def unscaled(query, key, value, *, scale=None, **options):
+        scale = 1.0 if scale is None and query.dtype.name == "bfloat16" else scale
+        return right_attention.attend(query, key, value, scale=scale, **options)
+
+    assert causes(unscaled, "plain", "bfloat16") == ["in bfloat16, scores are not scaled"]
+
+
+def test_sizes_are_not_told_by_calls_whose_rounding_hides_them():
+    """From row 64 on; in bfloat16 a gradient is off by no more than is allowed up to 97 rows."""
+    space = planted.planted(planted.SOURCE, planted.Mistake("", ROWS, f"scores[..., 64:, :] *= 1.1\n    {ROWS}"))
+    only = "in blocks: bias (B, N, T, S), 300", "gradient: bfloat16, a bias of many queries"
+    report = check(space["attend"], backward=space["backward"], only=only, level="everything")
+    first, *others = [cause.name for cause in report.causes]
+    assert first.startswith("right below row 64")
+    assert not any(" where " in name for name in others)
 
 
 def test_zeros_of_one_call_are_not_all_zeros_of_others():

@@ -12,8 +12,9 @@ from ..judge.comparing import Tolerance, compare
 from ..judge.judges import compared
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
-from .by_running import with_case
+from .by_running import is_late, with_case
 from .causes import Faults
+from .explaining import varied
 from .hypothesis import lengths, loosely, multiplied
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
@@ -22,7 +23,10 @@ MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong
 WHOLE = "query, key, value = (np.rint(2 * x).astype(dtype) for x in (query, key, value))"
 ROUNDED = "rounds more than L8 allows, and no more than is allowed where only numbers are asked"
 FACTORS = 1e-4  # how constant a factor is
-SYMBOLS = ("2", "1/2", "-1", "1/log 2", "log 2", "1/scale", "scale", "√D", "1/√D", "D", "1/D", "G/N", "N/G", "1/S", "S")
+SYMBOLS = (
+    "2", "1/2", "-1", "1/log 2", "log 2", "1/scale", "scale", "√D", "1/√D", "D", "1/D", "G/N", "N/G", "1/S", "S", "1/B",
+    "1/N", "1/T",
+)  # fmt: skip
 MEANS = {"1/scale": ": the scale is left out", "scale": ": the scale is applied once more",
          "1/log 2": ": in units of log 2", "log 2": ": in units of log 2"}  # fmt: skip
 
@@ -58,7 +62,7 @@ def _is_wrong_for_whole_numbers(trial: Trial) -> bool:
     """Tell whether a call of one key and small whole numbers is wrong, which no precision of products rounds."""
     case = trial.case._replace(lines=WHOLE, call="", direction="forward", sizes=trial.case.sizes | {"S": 1})
     made = with_case(trial, case)
-    return made is not None and not _in_float32(made)
+    return is_late() if made is None else not _in_float32(made)
 
 
 def _is_coarse(precision: str, unit: float) -> Callable[[Trial], bool]:
@@ -101,14 +105,17 @@ def _factors(faults: Faults) -> None:
     while left:
         leaves = next(iter(left.values())).keys()
         mine = {name for name, factor in left.items() if factor.keys() == leaves}
-        values = sorted(value for name in mine for value in left[name].values())
         fits = {x: {n for n in mine if _fits(left[n], _value(x, trials[n]), trials[n])} for x in SYMBOLS}
-        symbol = max(fits, key=lambda s: len(fits[s]))
-        names = fits[symbol]
-        if 2 * len(names) <= len(mine):
+        likely = [x for x in sorted(SYMBOLS, key=lambda x: -len(fits[x])) if 2 * len(fits[x]) > len(mine)]
+        others = [(_factor(x), x) for x in varied(trials[name] for name in mine)]  # of the plainest
+        symbol = next((s for s in likely if all(_fits(factor, _value(s, x), x) for factor, x in others)), "")
+        names = fits.get(symbol, mine)
+        if not symbol:
+            every = [*((left[name], trials[name]) for name in mine), *others]
+            values = sorted(value for factor, _ in every for value in factor.values())
             middle = values[len(values) // 2]
-            one = all(_fits(left[name], middle, trials[name]) for name in mine)
-            symbol, names = f"{middle:.4g}" if one else f"{values[0]:.4g} to {values[-1]:.4g}", mine
+            one = all(_fits(factor, middle, trial) for factor, trial in every)
+            symbol = f"{middle:.4g}" if one else f"{values[0]:.4g} to {values[-1]:.4g}"
         words = f"{', '.join(leaves)}: {symbol} times what is right{MEANS.get(symbol, '')}"
         faults.take(words, names, tried=len(names) * (symbol in MEANS))
         left = {name: factor for name, factor in left.items() if name not in names}

@@ -64,8 +64,10 @@ def harm_of(outcome: Outcome) -> Harm:
 
 
 def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
-    """A cause of some outcomes; where all are of one way of calling, its name says so."""
-    heads = {o.case.direction.partition(",")[0] for o in taken}
+    """A cause of some outcomes; where all are of one way of calling, or of dtypes of their own, its name says so."""
+    heads, dtypes = {o.case.direction.partition(",")[0] for o in taken}, {o.case.dtype or "" for o in taken}
+    if tried and all(dtypes) and "float" not in name:
+        name = f"in {' and '.join(sorted(dtypes))}, {name}"
     if tried and not re.search(OF_GRADIENTS, name):
         name = next((words for ways, words in WAYS if heads <= ways), "") + name
     return Cause(name, min(map(harm_of, taken), key=ORDER.index), tuple(o.case.name for o in taken), tried, remedy)

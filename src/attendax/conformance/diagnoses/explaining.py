@@ -244,10 +244,8 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
 
     Where nothing that the function offers tells some of them apart, each is said.
     """
-    once = [trial for trial in trials if is_called_once(trial) and not trial.implementation.recorded]
-    once.sort(key=plainness)
-    made = (with_case(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
-    for other in itertools.islice(filter(None, made), CALLS):
+    once = _called_once(trials)
+    for other in varied(once):
         rivals = _left_by(other, rivals)
     if any(h.name == of_code.OVERFLOWS for h in rivals) and not (once and by_probing.overflows(once[0])):
         rivals = [h for h in rivals if h.name != of_code.OVERFLOWS]
@@ -263,6 +261,18 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
         return None
     flags = {hypothesis.remedy for hypothesis in rivals} if len(names) > 1 else {rivals[0].remedy}
     return rivals[0]._replace(name=", or ".join(names), remedy=flags.pop() if len(flags) == 1 else "")
+
+
+def varied(trials: Iterable[Trial]) -> Iterator[Trial]:
+    """Yield the plainest call at other sizes."""
+    once = _called_once(trials)
+    made = (with_case(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
+    return itertools.islice(filter(None, made), CALLS)
+
+
+def _called_once(trials: Iterable[Trial]) -> list[Trial]:
+    once = [trial for trial in trials if is_called_once(trial) and not trial.implementation.recorded]
+    return sorted(once, key=plainness)
 
 
 def _left_by(trial: Trial, rivals: list[Hypothesis]) -> list[Hypothesis]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS, Implementation
 from ..cases import CASES
-from ..cases.case import FORWARD, Case
+from ..cases.case import ARRAYS, FORWARD, Case, Leaves
 from ..cases.how import How
 from ..cases.invariance import broken
 from ..judge.judges import without
@@ -18,7 +18,8 @@ from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running
 from .causes import BACKWARD, WRONG, Faults, harm_of
-from .hypothesis import LARGE, pairs_of
+from .explaining import varied
+from .hypothesis import LARGE, is_near, pairs_of
 
 OTHER_BITS = "the same call gives other bits the next time"
 OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
@@ -53,8 +54,19 @@ def _ignored(faults: Faults) -> None:
             faults.take(rounded, names)
         elif not option or not _speaks_against(option, names, faults.left):
             limits = _limits(option, [o.case for o in faults.left if o.case.name in names], faults)
+            limits = limits if option else _of_all(name, names, faults)
             remedy = "" if limits else _lacking(names, faults)
             faults.take(f"{name}{limits}", names, remedy, None if option else 0)
+
+
+def _of_all(name: str, names: set[str], faults: Faults) -> str:
+    """The number of calls in which a gradient is zeros, of all that have it, if there are others."""
+    array = name.split()[1]
+    ways = {o.case.direction for o in faults.outcomes if o.case.name in names}
+    judged = [o.case for o in faults.outcomes if o.verdict is Verdict.OK or o.verdict.fails]
+    calls = [case for case in judged if case.direction in ways and case.judge == "value"]
+    number = sum(array in (*ARRAYS[:3], *case.options) for case in calls)
+    return f" in {len(names)} of {number} calls" * (number > len(names))
 
 
 def _leaks(faults: Faults, implementation: Implementation, how: How) -> None:
@@ -99,32 +111,35 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     right = [case for case in right if option in case.options] if option else []
     mine = [faults.trials[case.name] for case in cases if case.name in faults.trials]
     right = [case for case in right if not mine or _shows(option, Trial(mine[0].implementation, case, mine[0].how))]
-    if beside := _beside(option, cases, right):
-        return f" where {beside} is given"
+    if (beside := _beside(option, cases, right)) and all(_shows(option, x, x.got) for x in varied(mine)):
+        return f" where {' and '.join(beside)} {'are' if len(beside) > 1 else 'is'} given"
     if not right:
         return ""
     where = by_running.where_wrong(min(mine, key=pairs_of)) if mine and len(right) >= len(cases) else ""
     return f" where {where}" if where else f" in {len(cases)} of {len(cases) + len(right)} calls with it"
 
 
-def _shows(option: str, trial: Trial) -> bool:
-    """Tell whether a right result would differ without an option: a length may hide nothing beside a cache's end."""
+def _shows(option: str, trial: Trial, got: Leaves | None = None) -> bool:
+    """Tell whether a right result, or what was got, differs from the right one by the lack of an option.
+
+    A length may hide nothing beside a cache's end.
+    """
     if trial.case.judge != "value":  # of no right result
         return False
     less = dict(without(trial.inputs)).get(option)
     if less is None or trial.case.pairs > LARGE:
         return True
     wanted, other = trial.expected(), trial.expected(less)
+    if got is not None:
+        return is_near(trial, got, other)
     return any(not np.allclose(x, other.get(leaf, np.nan), equal_nan=True) for leaf, x in wanted.items())
 
 
-def _beside(option: str, cases: Sequence[Case], right: Sequence[Case]) -> str:
-    """The option that all of the cases have besides the one; of a single case, one that none which is right has."""
-    shared = set.intersection(*(case.options for case in cases))
-    if len(cases) == 1:
-        shared = shared - {o for case in right for o in case.options} if right else set()
+def _beside(option: str, cases: Sequence[Case], right: Sequence[Case]) -> list[str]:
+    """The options that all of the cases have besides the one, and none which is right has; some have to be right."""
+    shared = set.intersection(*(case.options for case in cases)) if right else set()
     alone = {o for case in CASES if option in case.options for o in OPTIONS if o not in case.options}
-    return min(shared & alone, default="")
+    return sorted((shared & alone).difference(*(case.options for case in right)))
 
 
 def _lacking(names: set[str], faults: Faults) -> str:
@@ -216,7 +231,7 @@ def described(cause: Cause, faults: Faults) -> Cause:
         return cause
     if re.match(NO_GRADIENT, cause.name):
         return cause
-    trial = min(mine, key=pairs_of)
+    trial = min(mine, key=lambda x: (x.case.level != FORWARD, x.case.dtype is not None, pairs_of(x)))
     if by_running.is_right_anew(trial):
         return cause._replace(name=by_running.ANEW, remedy="", tried=1)
     every = all(by_numbers.gives_zeros(one.got) for one in mine if "out" in one.got)
