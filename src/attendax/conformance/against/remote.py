@@ -48,7 +48,7 @@ class Here(Subject):
     asked = Asked
 
     def __init__(self, fn: Any) -> None:
-        """What is told are its parameters: all, those that must be given, and what the others are else."""
+        """Tell the parameters: all of them, those that must be given, and the defaults of the others."""
         made = None
         if isinstance(fn, str) and (fn in ADAPTERS or foreign.is_path(fn)):
             made = ADAPTERS[fn].implementation(fn) if fn in ADAPTERS else foreign.implementation(fn)
