@@ -62,7 +62,9 @@ def test_a_pair_of_a_public_thread(name):
     assert not found.equal
     names = {}
     exec(found.adapter, names)
-    if getattr(module, "LAYER", False):
+    layer = getattr(module, "LAYER", False)
+    assert layer or says(found.text(), ("under this adapter", "def adapted", "The cases: B 1, 2, 3", "; T ", ", 300"))
+    if layer:
         a = describing_layers.describe(Function(f"pairs.{name}:a", "a", in_process=True), 2, "A")
         given = {a.keyword: 2} if a.keyword else {}
         again = names["adapted"](layers.drawn(99), layers.inputs(99), **given)

@@ -99,6 +99,7 @@ class Report(NamedTuple):
             said = f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases under this adapter"
             by_formula = ", for no argument of B makes it A; it is A by formula:"
             lines += [said + (f" around {self.around}:" if self.around else by_formula), "", self.adapter.rstrip(), ""]
+            lines += [f"The cases: {self.checked.varied}."] * bool(self.checked.varied)
         return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
 
 
