@@ -90,3 +90,11 @@ def test_options_that_one_ignores_are_named_and_not_given(a, b):
     assert found.explained, found.text()
     if a is deaf:
         assert "out = fn(query, key, value)\n" in found.adapter
+
+
+def test_a_window_that_is_cut_is_not_equal():
+    """Windows of 3 and less are as declared; those of long texts are not."""
+    right = by_number("abs(j - i) < w")
+    found = diff(right, lambda query, key, value, window=None: right(query, key, value, window and min(window, 3)))
+    assert not found.equal
+    assert "T=300" in found.why

@@ -52,6 +52,7 @@ MASKS = {
 OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
 OVER = "(1 / {x} if {x} else float('inf'))"
 NUMBER = "a number"
+WIDEST = 100  # keys, above which a window is of many
 WIDE = {"window": "both sides", "offset": "(B,)"}  # the kinds of which one number is the plainest value
 REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
 SIDES = {  # what is seen ahead
@@ -179,6 +180,8 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
         return np.resize([S - 1, max(S - 3, 1)], B).astype(np.int32)
     if ours == "offset" and kind == WIDE[ours]:
         return np.arange(B, 0, -1)
+    if ours == "window" and S > WIDEST:
+        return S // 4  # in long texts one that small ones do not hold
     return OPTIONS[ours].values[-1]
 
 
