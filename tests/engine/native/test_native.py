@@ -217,6 +217,27 @@ def test_l8_a_wide_bias_keeps_its_digits():
     np.testing.assert_allclose(np.asarray(native(zeros, zeros, value, bias=bias), float), np.tanh(2.0**-13), rtol=1e-2)
 
 
+@pytest.mark.parametrize("shape", [(), (3, 1, 1), (1025, 1), (2, 1, 1, 1), (3, 1025, 1), (2, 1, 1025, 1)], ids=str)
+def test_the_gradient_of_a_bias_that_is_the_same_for_all_keys(shape):
+    """Chunks of queries that are at other keys at the same time add to one number; that of lse is its cotangent."""
+    z = Sizes(2, 3, 1, 1025, 1921, 2, 2)
+    given, (_, dlse) = arrays(z, np.float32), cotangents(z, np.float32)
+    wanted = jax.vjp(lambda bias: jnp.broadcast_to(bias, (*dlse.shape, 1)), np.zeros(shape))[1](
+        jnp.asarray(dlse, float)[..., None]
+    )[0]
+
+    @jax.jit
+    def gradient(bias):
+        def loss(bias):
+            return (attention(*given, bias=bias, return_lse=True, implementation="native")[1] * dlse).sum()
+
+        return jax.grad(loss)(bias)
+
+    found = [np.asarray(gradient(np.zeros(shape, np.float32))) for _ in range(4)]
+    np.testing.assert_allclose(found[0], wanted, atol=1e-3)
+    assert len({x.tobytes() for x in found}) == 1
+
+
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("name", [*BIASES, *MODIFIERS, *MASKS])
 def test_results_and_gradients_in_float32(name):

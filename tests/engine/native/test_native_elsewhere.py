@@ -161,7 +161,10 @@ def test_l15_any_number_of_threads_gives_the_same_bits(driver, name, monkeypatch
 
 
 @pytest.mark.parametrize("driver", ["threads"], indirect=True)
-@pytest.mark.parametrize("name", ["none", "causal", "dense", "bias of keys", "bias", "composed", "dropout"])
+@pytest.mark.parametrize(
+    "name",
+    ["none", "causal", "dense", "bias of keys", "bias of queries", "bias of heads", "bias", "composed", "dropout"],
+)
 def test_threads_do_not_race(driver, name, monkeypatch):
     """Three chunks of queries and of keys; gradients that several chunks, heads and entries of the batch add to."""
     z = Sizes(2, 2, 1, 1030, 1930, 1, 1)

@@ -140,6 +140,7 @@ struct Backward {
   const Problem& p;
   Real *weights, *dscores, *slopes, *kept;  // (keys, rows of a block), kLd apart
   ModifierSums modifier_sums;
+  double* bias_rows;  // of a bias that is the same for all keys: its gradient for each row of the block
 
   // Scores, weights, their gradients, for N vectors of queries; dq grows.
   template <int N>
@@ -195,6 +196,10 @@ struct Backward {
   void add_bias_gradient(const Panel<N>& rows, int64_t key, int64_t keys, const Real* ds) const {
     const View& v = p.dbias_view;
     for (int64_t r = 0; r < N * W && rows.row + r < rows.block.rows; ++r) {
+      if (bias_rows) {
+        for (int64_t k = 0; k < keys; ++k) bias_rows[rows.row + r] += double(ds[k * kLd + r]);
+        continue;
+      }
       const Block& block = rows.block;
       int64_t at = offset_of(p, v, block.batch, block.head[rows.row + r], block.query[rows.row + r]) + key * v.column;
       if (p.dbias_sums)
@@ -401,6 +406,17 @@ void join_modifiers(const Problem& p, int64_t batch, int64_t group, const Modifi
   }
 }
 
+// The share of the blocks [from, to) in the gradient of a bias that is the same for all keys. It joins after the last
+// super tile: before, another chunk may be at other keys, whose numbers these are, too.
+void join_bias_rows(const Problem& p, int64_t batch, int64_t group, int64_t run, int64_t from, int64_t to,
+                    const double* rows) {
+  for (int64_t i = from; i < to; ++i, rows += kBlockRows) {
+    Block block(p, batch, group, run, i);
+    for (int64_t r = 0; r < block.rows; ++r)
+      p.dbias_sums[offset_of(p, p.dbias_view, batch, block.head[r], block.query[r])] += rows[r];
+  }
+}
+
 void backward(const Problem& p, int64_t batch, int64_t group, int64_t chunk, const Turns& turns) {
   NoDenormals denormals;
   int64_t D = p.width, V = p.value_width;
@@ -410,14 +426,15 @@ void backward(const Problem& p, int64_t batch, int64_t group, int64_t chunk, con
     of_modifiers += p.repeat() * (p.modifier[n].kind == ModifierKind::alibi ? 1 : 2 * p.modifier[n].radius + 1) + 64;
   arena.start(BackwardRows::bytes(D, V) +
               (sums_size + 4 * kTileKeys * kLd + kTileKeys * (D + V) + 2 * of_modifiers) * int64_t(sizeof(Real)) +
-              kMaxMaskDepth * int64_t(sizeof(Allowed)) + 4096);
+              kChunkQueries * int64_t(sizeof(double)) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 4096);
   BackwardRows b = BackwardRows::take(D, V);
   Backward work{p,
                 arena.take<Real>(kTileKeys * kLd),
                 arena.take<Real>(kTileKeys * kLd),
                 arena.take<Real>(kTileKeys * kLd),
                 arena.take<Real>(kTileKeys * kLd),
-                {}};
+                {},
+                nullptr};
   for (int n = 0; n < p.modifiers; ++n) {
     int64_t size = p.repeat() * (p.modifier[n].kind == ModifierKind::alibi ? 1 : 2 * p.modifier[n].radius + 1);
     work.modifier_sums.at[n] = arena.take<double>(size);
@@ -430,6 +447,11 @@ void backward(const Problem& p, int64_t batch, int64_t group, int64_t chunk, con
 
   int64_t run = chunk / p.chunks_of_run(), part = chunk % p.chunks_of_run();
   int64_t from = part * p.blocks_of_chunk(), to = least(from + p.blocks_of_chunk(), p.blocks_of_run());
+  double* bias_rows = nullptr;
+  if (p.sums_bias_of_rows()) {
+    bias_rows = arena.take<double>(kChunkQueries);
+    memset(bias_rows, 0, kChunkQueries * sizeof(double));
+  }
   for (int64_t super = 0; super < p.supers(); ++super) {
     int64_t begin = super * kSuperKeys, end = least(begin + kSuperKeys, p.keys);
     memset(sums.dkey, 0, (end - begin) * b.query_step * sizeof(Real));
@@ -439,12 +461,16 @@ void backward(const Problem& p, int64_t batch, int64_t group, int64_t chunk, con
     for (int64_t i = from; i < to; ++i) {
       Block block(p, batch, group, run, i);
       prepare(p, block, b);
+      work.bias_rows = bias_rows ? bias_rows + (i - from) * kBlockRows : nullptr;
       backward_block(work, block, b, group, begin, end, clean, key_copy, value_copy, stack, sums);
       join_dqueries(p, block, b, super == 0);
     }
     if (!turns.whole_block) turns.wait(turns.state, super);
     join(p, batch, group, begin, end, sums, b.query_step, b.dout_step, turns.first);
-    if (super == p.supers() - 1) join_modifiers(p, batch, group, work.modifier_sums);
+    if (super == p.supers() - 1) {
+      join_modifiers(p, batch, group, work.modifier_sums);
+      if (bias_rows) join_bias_rows(p, batch, group, run, from, to, bias_rows);
+    }
     turns.pass(turns.state, super);
   }
 }

@@ -482,7 +482,7 @@ void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
     int64_t pair = i % pairs, chunk = chunks - 1 - i / pairs, domain = order.domain[pair];
     Place place = {&order.turn[domain * order.supers], i / pairs * order.members[domain] + order.rank[pair]};
     kernels.backward(p, pair / p.groups, pair % p.groups, chunk,
-                     Turns{&place, wait, pass, i < pairs, shared || one_row});
+                     Turns{&place, wait, pass, i < pairs, (shared || one_row) && !p.sums_bias_of_rows()});
   });
   for (int64_t i = 0; i < int64_t(bias_sums.size()); ++i)
     if (dquery.dtype == XLA_FFI_DataType_F64)

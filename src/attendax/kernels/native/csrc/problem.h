@@ -86,6 +86,7 @@ struct Problem {
   // Of directions: the tangents of query, key, value, dout and dlse, without data where they are 0.
   View query_moved, key_moved, value_moved, dout_moved, dlse_moved;
 
+  bool sums_bias_of_rows() const { return dbias_sums && !dbias_view.column; }  // one number for all keys of a row
   int64_t repeat() const { return heads / groups; }
   // A run is rows that follow each other: the queries of a head, or, where these are few, those of all heads of a
   // group.
