@@ -76,6 +76,8 @@ def _segments(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> Any:
 
 
 def _blocks(i: Any, j: Any, xp: Any, array: Any, block_q: int, block_kv: int) -> Any:
+    if 0 in array.shape[-2:]:  # no queries, or no keys
+        return xp.zeros((*array.shape[:-2], i.shape[0], j.shape[1]), bool)
     rows = xp.take(array, i[:, 0] // block_q, axis=-2, mode="clip")  # an axis of 1 serves all
     return xp.take(rows, j[0] // block_kv, axis=-1, mode="clip")
 

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-from jax import Array
+import jax.numpy as jnp
+from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import fail
@@ -56,7 +57,7 @@ def checked_call(
     checked = checks.attention(function, query, key, value, mask, bias, score_mod, *options, **gradients)
     if factor is not None:  # in the query, where it has its gradient; in the dtype that is computed in (L8)
         query, key, value = widen(query, key, value)
-        query, checked = query * factor.astype(query.dtype), checked._replace(scale=1.0)
+        query, checked = _scaled(query, factor.astype(query.dtype)), checked._replace(scale=1.0)
     operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation)
     plan = dataclasses.replace(plan, needs_lse=return_lse or plan.needs_lse)
     if implementation:
@@ -67,6 +68,16 @@ def checked_call(
 def _is_scalar(scale: object) -> bool:
     """Tell whether a scale is data, such as a temperature that is learnt: a floating array of JAX without axes."""
     return isinstance(scale, Array) and scale.ndim == 0 and checks.is_floating(scale.dtype)
+
+
+def _scaled(query: Array, factor: Array) -> Array:
+    """The query times a factor; a number that is not finite has no part in the factor's gradient.
+
+    Where anything depends on such a row, the gradients of the others are NaN. Where nothing does, all are 0 (L6).
+    """
+    finite = jnp.isfinite(query)
+    rest = jnp.where(finite, 0, query * lax.stop_gradient(factor))
+    return jnp.where(finite, query, 0) * factor + rest
 
 
 def _without_tiles(function: str, implementation: str | None) -> str:

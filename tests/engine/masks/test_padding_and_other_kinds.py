@@ -50,6 +50,17 @@ def test_attention_under_every_mask(twin, name, rng):
             assert_close(lse[b, n], wanted_lse)
 
 
+@TWINS
+@pytest.mark.parametrize(("t", "s"), [(0, 0), (0, 5), (3, 0)])
+def test_l11_blocks_where_no_queries_or_no_keys_are(twin, t, s):
+    query, key = np.ones((B, N, t, D)), np.ones((B, N, s, D))
+    mask = masks.blocks(np.ones((-(-t // 2), -(-s // 2)), bool), 2, 2)
+    assert mask.to_dense(t, s).shape == (t, s)
+    out, lse = twin.attention(query, key, key, mask=mask & masks.causal(), return_lse=True)
+    np.testing.assert_array_equal(out, np.zeros((B, N, t, D)))
+    np.testing.assert_array_equal(lse, np.full((B, N, t), -np.inf))
+
+
 def test_masks_that_do_not_go_together_are_refused():
     """L3: a (B, T, S) part would be read as per head; leading axes that disagree are nobody's mask."""
     per_batch = masks.dense(np.ones((B, T, S), bool))

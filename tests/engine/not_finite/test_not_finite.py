@@ -69,6 +69,27 @@ def test_gradients_are_those_by_hand(name):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=2e-6, err_msg=which)
 
 
+@pytest.mark.parametrize("implementation", [None, "blockwise", "dense"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_l6_a_query_that_nothing_depends_on_adds_nothing_to_the_gradient_of_a_scale(number, implementation):
+    """The last query sees no key, or no loss reads it; where one does, the gradient is NaN."""
+    clean, hidden = arrays(), arrays()
+    hidden["query"][:, -1, 0] = number
+
+    def gradients(given, mask, rows):
+        def loss(scale):
+            out = attendax.attention(**given, mask=mask, scale=scale, implementation=implementation)
+            return (out[:, :rows] ** 2).sum()
+
+        return jax.grad(loss)(jnp.float32(0.4)), jax.hessian(loss)(jnp.float32(0.4))
+
+    for mask, rows in ((masks.padding(S, T - 1), T), (None, T - 1)):
+        wanted = gradients(clean, mask, rows)
+        assert np.isfinite(wanted).all()
+        np.testing.assert_array_equal(gradients(hidden, mask, rows), wanted)
+    assert np.isnan(gradients(hidden, None, T)).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("closed_over", [False, True])
 def test_infinity_is_a_parameter_like_any_other(closed_over):
