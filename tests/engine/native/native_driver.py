@@ -90,7 +90,7 @@ class Driver(NamedTuple):
             patch.setattr(jax.ffi, "ffi_call", self.ffi_call)
             tangents = native.tangent(moved, operands, None, plan)
             grads = found[0], found[1][..., None]
-            return [*tangents, *native.hvp(moved, grads, operands, plan, [x.shape for x in given])]
+            return [*tangents, *native.hvp(moved, grads, (), operands, plan, [x.shape for x in given])]
 
 
 def _problem(target, arrays, ints, floats, shapes):
