@@ -24,6 +24,7 @@ SPREADS = "test_native_conduct.py::test_l6_what_is_not_finite_spreads_as_in_tile
 RIGHT = "test_same_bits.py::test_products_are_right"
 TOKENS = "test_same_bits.py::test_a_product_does_not_depend_on_the_tokens_beside_it"
 AGAIN = "test_native_rows.py::test_the_same_bits_run_after_run"
+SAME_FOR_ALL = "test_native.py::test_the_gradient_of_a_bias_that_is_the_same_for_all_keys[(3, 1, 1)]"
 EQUAL = "test_native.py::test_l8_equal_values_leave_no_gradient_of_scores"
 ONES = "test_native.py::test_l8_ones_of_a_long_row_leave_no_more_than_a_rounding"
 FEW = "test_native.py::test_l8_few_queries_are_as_near_as_in_the_dense_formula[64-equal columns]"
@@ -231,9 +232,9 @@ BACKWARD = in_file(
     ("a shared bias is written over", "p.dbias_sums[at + k * v.column] += ", "p.dbias_sums[at + k * v.column] = ",
      numbers("whole blocks", "bias for all heads")),
     ("the rows of a shared bias are written over", "block.query[r])] += rows[r];", "block.query[r])] = rows[r];",
-     numbers("two chunks of queries", "bias of heads")),
+     (SAME_FOR_ALL,)),
     ("a bias joins before its last keys", "if (super == p.supers() - 1) {\n      join_modifiers",
-     "if (super == 0) {\n      join_modifiers", numbers("two chunks of queries", "bias of heads")),
+     "if (super == 0) {\n      join_modifiers", (SAME_FOR_ALL,)),
     ("modifiers are pulled in their own order", "for (int n = p.modifiers - 1; n >= 0; --n)",
      "for (int n = 0; n < p.modifiers; ++n)", numbers("whole blocks", "composed")),
     ("slopes the wrong way", "% p.repeat()] -= sum;", "% p.repeat()] += sum;", numbers("whole blocks", "alibi")),
