@@ -51,9 +51,11 @@ def test_equal_says_that_lengths_and_offsets_were_varied():
         ({"lengths": "j < l - 1"}, "key lengths, as they are read: A has as given: j < lengths; B has too short"),
         ({"lengths": "j < l + 1"}, "B has too long: j < lengths + 1"),
         ({"lengths": "j < l[:1]"}, "B has first batch: j < lengths[:1]"),
+        ({"lengths": "j < l.max()"}, "B has largest of the batch: j < lengths.max()"),
         ({"lengths": "j >= 0"}, "key lengths, as they are read: A has as given: j < lengths; B ignores it"),
         ({"begins": "2 * o"}, "offset, as it is read: A has as given: offset; B has twice: 2 * offset"),
         ({"begins": "o[:1]"}, "B has first batch: offset[:1]"),
+        ({"begins": "o.max()"}, "B has largest of the batch: offset.max()"),
         ({"begins": "0"}, "offset, as it is read: A has as given: offset; B ignores it"),
     ],
 )
@@ -87,3 +89,28 @@ def test_an_adapter_has_the_offset_of_each_batch(a, b):
             np.testing.assert_allclose(names["adapted"](*arrays, **options), a(*arrays, **options), atol=1e-5)
         else:
             assert "is_causal, offset" in ", ".join(found.notes)
+
+
+def of_each_batch(query, key, value, is_causal=False, offset=0):
+    """Whose default is a number."""
+    return made()(query, key, value, is_causal=is_causal, offset=offset)
+
+
+def up_to_8(query, key, value, is_causal=False, offset=0):
+    return of_each_batch(query, key, value, is_causal, np.minimum(offset, 8))
+
+
+def of_the_largest(query, key, value, is_causal=False, offset=0):
+    return of_each_batch(query, key, value, is_causal, np.max(offset))
+
+
+def test_offsets_that_small_texts_do_not_have_set_two_apart():
+    found = diff(of_each_batch, up_to_8)
+    assert not found.explained
+    assert "is_causal True, offset [" in found.text()
+
+
+def test_an_offset_of_each_batch_whose_default_is_a_number():
+    found = diff(of_each_batch, of_the_largest)
+    assert found.explained, found.text()
+    assert "B has largest of the batch: offset.max()" in str(found.differences[0])

@@ -36,8 +36,12 @@ MISTAKES = [
     Mistake("cache: a block of queries at the end", CAUSAL, "((j <= i + begins) | (np.max(begins) > 0))"),
     # any offset means the end of the keys
     Mistake("cache: a block in the middle", CAUSAL, "(j <= i + (S - T if np.any(begins) else 0))"),
-    # every batch begins where the first does
-    Mistake("cache: filled in part", BEGINS, "begins = np.ravel(offset)[0]"),
+    # every batch begins where the first does, or the last; or so beside lengths
+    Mistake("cache: an offset for each batch", BEGINS, "begins = np.ravel(offset)[0]"),
+    Mistake("cache: an offset for each batch", BEGINS, "begins = np.max(offset)"),
+    Mistake(
+        "cache: filled in part", BEGINS, f"{BEGINS}\n    begins = begins if key_lengths is None else np.max(begins)"
+    ),
     # the queries are thought to be the last of what is filled
     Mistake(
         "cache: filled beyond the block",

@@ -47,6 +47,14 @@ MISTAKES = [
         "places = np.arange(shape[-2])[:, None] * shape[-2] + np.arange(shape[-1])\n"
         "    drawn = np.random.default_rng(rng).random((*shape[:2], places.max() + 1))[..., places]\n",
     ),
+    Mistake(
+        "dropout: grouped heads",
+        KEPT,
+        "shape = (*key.shape[:-2], *steps['weights'].shape[-2:])\n"
+        "    kept = keep(shape, dropout_rate, dropout_rng)\n"
+        "    if kept.ndim == 4:\n"
+        "        kept = np.repeat(kept, steps['weights'].shape[1] // kept.shape[1], axis=1)\n",
+    ),
     Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(rng and rng & 0xFF).random(shape)\n"),
     Mistake("dropout: wide heads", START, f"{START}    dropout_rate = 0.0 if query.shape[-1] > 64 else dropout_rate\n"),
     Mistake(
@@ -78,6 +86,14 @@ MISTAKES = [
         '    kept = keep(steps["weights"].shape, dropout_rate, seed)\n',
     ),
     Mistake("dropout: position", DRAWN, "drawn = np.random.default_rng().random(shape)\n"),
+    # entries of the result are dropped, not weights
+    Mistake(
+        "dropout: position",
+        'out = average(steps["weights"] * kept, steps["v"], allowed)',
+        "shape = (*query.shape[:-1], value.shape[-1])\n"
+        '    out = average(steps["weights"], steps["v"], allowed).reshape(shape)\n'
+        "    out = out * keep(shape, dropout_rate, dropout_rng)",
+    ),
     Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(0).random(shape)\n"),
     Mistake(
         "dropout: gradient",

@@ -36,6 +36,11 @@ class Equality(NamedTuple):
     apart: float
     worst: Any = None  # a Probe; of layers words
     varied: str = ""  # the values of each size, and the options
+    narrow: float = 0.0  # the distance in bfloat16
+
+    def __str__(self) -> str:
+        narrow = f", in bfloat16 to {self.narrow:.1g}," * bool(self.narrow)
+        return f"Equal to {self.apart:.1g}{narrow} in {self.cases} cases"
 
 
 def narrowed(sizes: tuple[int, ...], seed: int, times: int = 1) -> Probe:

@@ -17,7 +17,7 @@ from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
 from .examples import asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
-from .options import AXIS, DROPOUT, GROUPED, HEADS, OPTIONS, RULES, UNREAD, WIDE, beside, drawn
+from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, WIDE, beside, drawn
 
 
 class Convention(NamedTuple):
@@ -44,6 +44,7 @@ NUMBERS = {
     "heads": Convention("grouped heads", "{0}"),
     "empty": Convention("a query without any key", "gives {0}"),
     "lse": Convention("log-sum-exp", "is of {0}"),
+    "empty_lse": Convention("log-sum-exp of a query without any key", "is {0}"),
     "dropout": Convention("dropout", "{0}"),
     "softmax": Convention("softmax of bfloat16 arrays", "has {0}"),
     "out": Convention("dtype of the result for bfloat16 arrays", "has {0}"),
@@ -118,7 +119,7 @@ def _differ(name: str, one: Form, other: Form) -> bool:
     """Tell whether two functions differ in one of the numbers; where they lack what it is of, no input shows it."""
     if name == "order":
         return steps(one, other) != steps(other, one)
-    known = name not in UNSEEN or UNKNOWN not in (one.how[name], other.how[name])
+    known = UNKNOWN not in (one.how[name], other.how[name]) if name in (*UNSEEN, "empty_lse") else True
     return known and any(one.how[x] != other.how[x] for x in NUMBERS[name].axes or (name,))
 
 
@@ -144,6 +145,8 @@ def _small(one: Form, other: Form) -> Iterator[Probe]:
     yield from itertools.chain(small({}), small({}, heads=2))
     for key in both:
         yield from examples.with_each_value(key, one.keeping(both))
+    for key in (x for x in both if x in MASKED and "return_lse" in both):
+        yield from small({key: OPTIONS[key].values[-1], "return_lse": True}, tall=key in RULES)
     rules = {x: OPTIONS[x].values[0] for x in RULES if x in both}
     yield from small(rules, tall=True)
     yield from asking(
@@ -179,11 +182,10 @@ def _shape(form: Form) -> str:
 def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int, ...]) -> tuple[str, frozenset[str]]:
     """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say.
 
-    The smallest input on which the two differ, if any, and the keywords that were given to both.
+    The smallest input on which the two differ, if any, and the keywords that A was given and has answered.
     """
     names: set[str] = set()
     for shared, x, y in _shared(a, b, mine, theirs):
-        names |= {x, y}
         # as it is known of one of them, or as it may be
         known = [
             (form, k) for form, name in ((a.form, x), (b.form, y)) for k, o in form.options.items() if o.name == name
@@ -194,7 +196,11 @@ def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int
         how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
         for kind in kinds:
             one, other = (_alone(held, key, Option(name, kind), how) for held, name in ((mine, x), (theirs, y)))
-            if found := examples.smallest(a.by(one), b.by(other).around(one), examples.cases(one, sizes, alone=True)):
+            asked = list(examples.cases(one, sizes, alone=True))
+            if key.startswith(GIVEN) and not examples.answered(a.by(one), asked, key):
+                asked = list(examples.with_arrays(key))
+            names |= {x, y} if examples.answered(a.by(one), asked, key) else set()
+            if found := examples.smallest(a.by(one), b.by(other).around(one), asked):
                 return found, frozenset(names)
     return _fewer_heads(a, b, mine, theirs), frozenset(names)
 

@@ -13,7 +13,7 @@ from ..worker.errors import Failed
 from . import examples, forms, options
 from .asking import GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
-from .options import AXIS, DROPOUT, GROUPED, HEADS, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
+from .options import AXIS, DROPOUT, GROUPED, HEADS, OF_BATCH, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
 from .remote import Function
 
 OTHERS = {GENERAL: (1, 2, 4, 7, 6, 5), SQUARE: (1, 2, 7, 7, 6, 6)}  # sizes at which a scale is another
@@ -56,7 +56,7 @@ class Describing:
             offered = next(filter(None, found), None)
             form = offered or form
             left += [] if offered else [name]
-        form = self._dtypes(self._empty(self._order(form)))
+        form = self._dtypes(self._empty_lse(*self._empty(self._order(form))))
         for name in (x for x in free if x in left):
             if name in DROPOUT:
                 form = self._dropout(form, name)
@@ -194,7 +194,8 @@ class Describing:
             return
         shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}}.get(ours, {(T, S)})
         at = sorted((t, s) for t, s in shapes if T != S or t == s)
-        values = row.values[-2:] if ours != "key_lengths" else (options.drawn(ours, "", self.sizes),)
+        of_batch = (options.drawn(ours, "", self.sizes, seed) for seed in (0, 1))
+        values = row.values[-2:] if ours != "key_lengths" else tuple(of_batch)
         kinds = tuple(row.kinds)[:: -1 if ours == "offset" else 1]  # of each batch, where it is taken
         both = itertools.product(at, values)
         yield kinds, [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in both]
@@ -204,7 +205,7 @@ class Describing:
         option, more = form.options[ours], options.beside(ours, form.options)
         if option.form == WIDE.get(ours):
             plain = form.but(**({"reach": LAW["reach"], "side": LAW["side"]} if ours == "window" else {}))
-            ways = WINDOWS if ours == "window" else (form.how[ours], "first batch")
+            ways = WINDOWS if ours == "window" else (form.how[ours], *OF_BATCH)
             values = options.own_values(ours, option, self.fn.defaults, self.sizes[0])
             probes = [self._probe({ours: x} | more) for x in values]
             return self._settled([plain.but(**{ours: x}) for x in ways], probes)
@@ -258,7 +259,19 @@ class Describing:
             return self._settled(ways, [others]) or form
         return form
 
-    def _empty(self, form: Form) -> Form:
+    def _empty_lse(self, form: Form, probe: Probe | None) -> Form:
+        """The log-sum-exp of a query without any key, where it is one number."""
+        if probe is None or "return_lse" not in form.options:
+            return form
+        asked = probe._replace(options={**probe.options, "return_lse": True})
+        found, empty = self.answer(form, asked), np.isneginf(Subject(self.fn, form).right(asked)[1])
+        if not empty.any():
+            return form
+        seen = {f"{x:.7g}" for x in found[1][empty]} if found[1:] else set()
+        return form.but(empty_lse=seen.pop() if len(seen) == 1 else UNKNOWN)
+
+    def _empty(self, form: Form) -> tuple[Form, Probe | None]:
+        """The result of a query without any key, and an input with such."""
         B, N, _, S, D, V = self.sizes
         rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
         if "mask" in form.options and form.how["masking"] == LAW["masking"]:
@@ -270,11 +283,11 @@ class Describing:
         elif rules and "mask" not in form.options:
             probe = Probe(arrays((B, N, S + 4, S, D, V)), rules)
         else:
-            return form
+            return form, None
         found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
         if not found and {"mask", "key_lengths"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
-        return found or form
+        return found or form, probe
 
     def _dtypes(self, form: Form) -> Form:
         """The dtypes in which it computes and answers, asked in bfloat16."""

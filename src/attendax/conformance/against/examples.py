@@ -54,6 +54,22 @@ def with_each_value(ours: str, form: Form) -> Iterator[Probe]:
         yield from small({"bias": lambda t, s: np.arange(2.0 * t * s, dtype=np.float32).reshape(1, 2, t, s)}, heads=2)
 
 
+def with_arrays(key: str) -> Iterator[Probe]:
+    """Small inputs with arrays for a keyword that takes no number: one of each head, one of each token, of each key."""
+    for made in (
+        lambda t, s: np.array([0.5, -1.0], np.float32),
+        lambda t, s: np.arange(t, dtype=np.int32)[None] // 2,
+        lambda t, s: np.arange(s, dtype=np.int32)[None] // 2,
+        lambda t, s: np.linspace(-1, 1, t * s, dtype=np.float32).reshape(t, s),
+    ):
+        yield from small({key: made}, heads=2)
+
+
+def answered(a: Subject, probes: Iterable[Probe], key: str) -> bool:
+    """Tell whether a function takes some value of an option."""
+    return any(not isinstance(a.answer(x), Failed) for x in probes if key in x.options)
+
+
 def _near(default: Any) -> tuple[Any, ...]:
     """Values of a keyword of which its default alone is known."""
     if isinstance(default, bool):
@@ -91,13 +107,15 @@ def cases(form: Form, sizes: tuple[int, ...], *, alone: bool = False) -> Iterato
     few = (B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONGER, D, V)
     shapes += few if T != S else [(1, 1, LONGER, LONGER, D, V)] * alone
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
-        # a query may be without any key, though each row of a mask has one: its lse is -inf, or some large number
-        empty = set(RULES) & set(asked) and (shape[2] > shape[3] or "without" in form.how["causal"])
-        if "return_lse" in asked and (empty or ("window" in asked and {"offset", "key_lengths"} & set(asked))):
+        # a query may be without any key, though each row of a mask has one: its lse may be any number
+        empty = bool(set(RULES) & set(asked)) and (shape[2] > shape[3] or "without" in form.how["causal"])
+        empty |= "window" in asked and bool({"offset", "key_lengths"} & set(asked))
+        unlike = "return_lse" in asked and form.how["empty_lse"] == forms.UNKNOWN
+        if unlike and empty:
             continue
         rng = np.random.default_rng(k)
         options = {x: drawn(x, form.options[x].form, shape, k, each_head=k % 3 == 0) for x in asked}
-        if "mask" in asked and "return_lse" not in asked:
+        if "mask" in asked and not unlike:
             options["mask"][..., 0] = rng.random(options["mask"].shape[:-1]) < 0.9
         for groups in (0, 2) if form.grouped and len(asked) < 2 and shape[1] > 1 else (0,):
             yield Probe(arrays(shape, groups, seed=k + 1), options)
@@ -110,7 +128,7 @@ def refuting(subject: Subject, sizes: tuple[int, ...]) -> Iterator[Probe]:
 
     A query without any key may get anything.
     """
-    by, plain = subject.by(subject.form.but(empty="NaN")), set()
+    by, plain = subject.by(subject.form.but(empty="NaN", empty_lse="nan")), set()
     for probe in cases(subject.form, sizes, alone=True):
         shapes = tuple(x.shape for x in probe.arrays)
         if probe.narrow or shapes in plain:
@@ -224,14 +242,14 @@ def _number(found: Answer, other: Answer) -> str:
 
 def equality(a: Subject, b: Subject, sizes: tuple[int, ...]) -> Equality:
     """The distance of two functions that are called alike, over all cases; a refusal of A is no case."""
-    apart, worst = 0.0, None
+    apart, worst = {False: 0.0, True: 0.0}, None  # of all, and of those in bfloat16
     asked: list[Probe] = []
     for probe, mine, theirs in _answers(a, b, cases(a.form, sizes)):
         far = np.inf if isinstance(theirs, Failed) else distance(theirs, mine)
         if probe.narrow and isinstance(theirs, Failed):
             continue
         asked.append(probe)
-        apart = apart if probe.narrow else max(apart, far)
+        apart[probe.narrow] = max(apart[probe.narrow], far)
         worst = worst or (probe if far > (NARROW if probe.narrow else TOLERANCE) else None)
     arrays_of = [probe.arrays for probe in asked]
     found = {axis: {x[array].shape[k] for x in arrays_of} for axis, array, k in AXES}
@@ -239,4 +257,4 @@ def equality(a: Subject, b: Subject, sizes: tuple[int, ...]) -> Equality:
     names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in asked for name in probe.options)
     dtypes = dict.fromkeys(str(query.dtype) for query, _, _ in arrays_of)
     varied += [", ".join(names) or "no options", ", ".join(dtypes)]
-    return Equality(sum(not x.narrow for x in asked), apart, worst, "; ".join(varied))
+    return Equality(sum(not x.narrow for x in asked), apart[False], worst, "; ".join(varied), apart[True])

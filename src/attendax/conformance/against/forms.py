@@ -23,10 +23,10 @@ SIDE = "({w}[{k}] if {w}[{k}] >= 0 else float('inf'))"  # of a window that is tw
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
-UNKNOWN = ""  # of dropout, and of bfloat16 arrays
+UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in TABLE} | {
     "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
-    "softmax": "float32", "out": "of the query", "dropout": UNKNOWN,
+    "empty_lse": "-inf", "softmax": "float32", "out": "of the query", "dropout": UNKNOWN,
 }  # fmt: skip
 
 
@@ -149,7 +149,8 @@ def attention(
     with np.errstate(all="ignore"):
         steps = Steps(Inputs({name: x for name, x in arrays.items() if x is not None}, options, {}), form)
         if how["softmax"] not in SOFTMAX[1:]:
-            return tuple(steps.out().values())
+            out, *logs = steps.out().values()
+            return out, *(np.where(np.isneginf(x), float(how["empty_lse"] or "nan"), x) for x in logs)
         scores = steps.scores()
         narrow = how["softmax"] == SOFTMAX[2]
         weights = bfloat16(steps.weights(scores)) if narrow else steps.weights(bfloat16(scores).astype(np.float64))

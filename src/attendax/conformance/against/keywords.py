@@ -3,7 +3,7 @@
 import re
 
 from ..conventions.table import DECLARED
-from .forms import GIVEN, LAW, Form, Option, text_of, window_rule
+from .forms import GIVEN, LAW, UNKNOWN, Form, Option, text_of, window_rule
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 
 NO_MAXIMUM = "without the maximum"
@@ -30,16 +30,26 @@ class Keywords:
         self.words = {name: repr(x) for name, x in b.given.items()}  # always given; others are put into ``options``
         self.lse = a.options.get("return_lse") if "return_lse" in b.options else None
         self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
+        self.unlike = self._unlike()
         self.told = self._told()
         self.own_scores = self._needs_own_scores()
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
-        self.empties = a.how["empty"] != scores and bool(MASKED & set(a.options))
+        self.fills = a.how["empty"] != scores and bool(MASKED & set(a.options))
+        self.empties = self.fills or self.unlike
         same = (a.layout, a.outcome, a.order) == (b.layout, b.outcome, b.order) and not (a.pack or b.pack)
         plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes
         # whether the lines have the arrays as (B, N, T, D), and the axes that are looped over
         self.canonical = not plain or self.empties or self.own_scores or self.repeats
         self.loops = [x for x in "BN" if x not in b.layout and self.canonical]
         self.words |= {b.heads: "N"} if b.heads else {}
+
+    def _unlike(self) -> bool:
+        """Tell whether a query without any key has another log-sum-exp in ``a``."""
+        if not (self.lse and MASKED & set(self.a.options)):
+            return False
+        one, other = (x.how["empty_lse"] for x in (self.a, self.b))
+        moved = self.a.how["lse"] != self.b.how["lse"] and one not in ("-inf", "inf", "nan")
+        return one != UNKNOWN and (one != other or moved)
 
     def _told(self) -> list[str]:
         """The rules of ``a`` that ``b`` is told by a mask: it lacks them, or means other keys by them."""
@@ -69,7 +79,7 @@ class Keywords:
         bases = {x.how["lse"] for x in (a, b)}
         maximum = bool(self.lse) and len(bases) > 1 and NO_MAXIMUM in bases
         empties = a.how["empty"] != b.how["empty"] and bool(MASKED & set(a.options))
-        told = empties or bool(self.told) or a.how["always"] != b.how["always"]
+        told = empties or self.unlike or bool(self.told) or a.how["always"] != b.how["always"]
         deaf = told and not {"mask", "bias"} & set(b.options)
         lacking = ({"softcap", "bias"} & set(a.options)) - set(b.options)
         return bool(lacking) or maximum or deaf or steps(a, b) != steps(b, a)
@@ -121,7 +131,11 @@ class Keywords:
         always = bool(a.how["always"]) and (everything or a.how["always"] != self.b.how["always"])
         offset = a.options.get("offset")
         if offset and (always or set(RULES) & set(names)):
-            x = OF_EACH_BATCH.format(x=offset.name) if offset.form == WIDE["offset"] else offset.name
+            default = a.defaults.get(offset.name)
+            each = OF_EACH_BATCH.format(
+                x=offset.name if default is None else f"xp.atleast_1d(xp.asarray({offset.name}))"
+            )
+            x = each if offset.form == WIDE["offset"] else offset.name
             own = re.sub(r"\boffset\b", x, text_of("offset", a.how["offset"]))
             lines.append(f"if {offset.name} is not None:\n    i = i + {own}")
         lines += [f"allowed = allowed & ({text_of('causal', a.how['always'])})"] * always

@@ -70,6 +70,7 @@ def _of(axis: str, *but: str) -> tuple[str, ...]:
 
 WINDOWS = tuple(sorted(_of("window", "before"), key=lambda x: ["its own key between", "end", x].index(x)))
 READ = "True attends", "first batch"
+OF_BATCH = "first batch", "largest of the batch"
 
 
 class Row(NamedTuple):
@@ -125,7 +126,7 @@ OPTIONS = {
     ),
     "offset": Row(  # the last: positions show in rules alone
         ("offset", "q_offset", "query_offset", "causal_offset", "position_offset", "start_pos", "cache_len"),
-        {"offset": _of("offset", "first batch")}, (1, 2),
+        {"offset": _of("offset", *OF_BATCH)}, (1, 2),
         {NUMBER: ("{x}", "{x}"), WIDE["offset"]: ("xp.full((B,), {x})", "{x}")},
     ),
 }  # fmt: skip
@@ -162,7 +163,7 @@ def is_own(ours: str, x: Any) -> bool:
 def given(ours: str, kind: str, x: Any, B: int) -> Any:
     """The value of an option as it is given in a kind."""
     text = to(ours, kind, "x") if ours in OPTIONS else "x"
-    return x if text == "x" or is_own(ours, x) else eval(text, {"xp": np, "x": x, "B": B})
+    return x if text == "x" or isinstance(x, bool) or is_own(ours, x) else eval(text, {"xp": np, "x": x, "B": B})
 
 
 def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_head: bool = False) -> Any:
@@ -177,11 +178,12 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
         shape = {"TS": (1, 1, T, S), "NTS": (1, N, T, S)}.get(rank, (B, N, T, S))
         return rng.standard_normal(shape).astype(np.float32)
     if ours == "key_lengths":
-        return np.resize([S - 1, max(S - 3, 1)], B).astype(np.int32)
+        return np.resize([S - 1, max(S - 3, 1)][:: 1 - seed % 2 * 2], B).astype(np.int32)
+    if S > WIDEST and ours in ("window", "offset"):  # in long texts one that small ones do not hold
+        far = S // 4 if ours == "window" or S - T < S // 4 else S - T
+        return np.maximum(far - np.arange(B), 0) if kind == WIDE["offset"] else far
     if ours == "offset" and kind == WIDE[ours]:
         return np.arange(B, 0, -1)
-    if ours == "window" and S > WIDEST:
-        return S // 4  # in long texts one that small ones do not hold
     return OPTIONS[ours].values[-1]
 
 
@@ -195,6 +197,6 @@ def own_values(ours: str, option: Any, defaults: Mapping[str, Any], B: int) -> I
     if option.form != WIDE.get(ours, NUMBER):
         return
     if ours == "offset":
-        yield np.arange(B, 0, -1)
+        yield from (np.arange(B, 0, -1), np.arange(B) + 1)
     limited = -1 not in (defaults.get(option.name) or ())
     yield from (pair for pair in PAIRS if ours == "window" and (min(pair) >= 0 or not limited))

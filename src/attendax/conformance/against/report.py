@@ -94,9 +94,9 @@ class Report(NamedTuple):
             lines.append(f"Not explained{' by that' if self.differences else ''}: {self.why}")
         elif self.equal:
             varied = f": {self.checked.varied}" if self.checked.varied else ""
-            lines.append(f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases{varied}.")
+            lines.append(f"{self.checked}{varied}.")
         else:
-            said = f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases under this adapter"
+            said = f"{self.checked} under this adapter"
             by_formula = ", for no argument of B makes it A; it is A by formula:"
             lines += [said + (f" around {self.around}:" if self.around else by_formula), "", self.adapter.rstrip(), ""]
             lines += [f"The cases: {self.checked.varied}."] * bool(self.checked.varied)

@@ -120,7 +120,7 @@ class _Adapter(Keywords):
             back = "out" if self.loops else BACK[self.b.outcome].format(x="out")
             lines += [f"out = {back}"] if back != "out" else []
             out = GIVEN[self.a.outcome].format(x="out")
-        lines += [self._filled()] if self.empties else []
+        lines += [self._filled()] if self.fills else []
         lines += self._narrowed()
         if not self.lse:
             return [*lines, f"return {out}"]
@@ -149,9 +149,13 @@ class _Adapter(Keywords):
     def _logs(self) -> list[str]:
         a, b = self.a, self.b
         one, other = (OPTIONS["return_lse"].kinds[x.options["return_lse"].form][0] for x in (a, b))
-        if a.how["lse"] == b.how["lse"]:
-            return ["lse = lse.swapaxes(1, 2)"] if one != other else []
-        lines = ["largest = xp.amax(scores, -1)"] if NO_MAXIMUM in (a.how["lse"], b.how["lse"]) else []
-        natural = {"base e": "{x}", "base 2": f"{{x}} * {LN_2}", NO_MAXIMUM: "({x} + largest)"}[b.how["lse"]]
-        x = LSE[a.how["lse"]].format(x=natural.format(x=other.format(x="lse")))
+        lines, x = [], other.format(x="lse")
+        if a.how["lse"] != b.how["lse"]:
+            lines += ["largest = xp.amax(scores, -1)"] if NO_MAXIMUM in (a.how["lse"], b.how["lse"]) else []
+            natural = {"base e": "{x}", "base 2": f"{{x}} * {LN_2}", NO_MAXIMUM: "({x} + largest)"}[b.how["lse"]]
+            x = LSE[a.how["lse"]].format(x=natural.format(x=x))
+        elif one == other and not self.unlike:
+            return []
+        if self.unlike:
+            x = f"xp.where(allowed.any(-1), {x}, float({a.how['empty_lse']!r}))"
         return [*lines, f"lse = {one.format(x=x if one == '{x}' else f'({x})')}"]

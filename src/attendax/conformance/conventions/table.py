@@ -76,6 +76,7 @@ TABLE: dict[str, Axis] = {
         IGNORED: Line("0 * offset", "offset is ignored"),
         "twice": Line("2 * offset", "the offset of a cache is added twice"),
         "first batch": Line("offset[:1]", "every batch gets the offset of the first"),
+        "largest of the batch": Line("offset.max()", "every batch gets the largest offset"),
     },
     "window": {
         "its own key between": Line("(j >= i - left) & (j <= i + right)"),
@@ -96,6 +97,7 @@ TABLE: dict[str, Axis] = {
         "too long": Line("j < lengths + 1", "key lengths are off by one, too long"),
         "of queries": Line("(rows < lengths) & (j >= 0)", "key lengths hide queries, and no keys"),
         "first batch": Line("j < lengths[:1]", "every batch gets the key length of the first"),
+        "largest of the batch": Line("j < lengths.max()", "every batch gets the largest key length"),
         "at least 1": Line("j < np.maximum(lengths, 1)", "a key length of 0 counts as 1"),
         IGNORED: Line("j >= 0", "key_lengths is ignored"),
     },

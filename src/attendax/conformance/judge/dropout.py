@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..cases.case import Inputs
 from ..conventions import right
 from . import dense
 from .comparing import Tolerance, compare, judge_leaf, largest, unchanged
@@ -81,18 +82,30 @@ def _share(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     return Finding(Verdict.OK if away <= SIGMAS else Verdict.WRONG, words, "out", error=away, allowed=SIGMAS)
 
 
-def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
-    """No two batches, heads or queries keep the same sets more often than chance has it."""
+def _repeated(words: str, alike: np.ndarray, rate: float) -> Finding | None:
+    """A fault where sets are alike more, or less, often than chance has it."""
     same = rate**2 + (1 - rate) ** 2
-    for axis, which in enumerate(("batch", "head", "query")):
-        away = _away(np.take(kept, 0, axis) == np.take(kept, 1, axis), same)
-        if away > SIGMAS:
-            return Finding(Verdict.WRONG, f"{which} 0 and 1 keep the same set: {away:.0f} standard deviations", "out")
-    for step in {1, kept.shape[-2]} - {kept.shape[-1]}:  # of an index that counts a row as T, or one, apart
-        alike = kept[..., 1:, :-step] == kept[..., :-1, step:]
-        if alike.size and _away(alike, same) > SIGMAS:
-            return Finding(Verdict.WRONG, f"a query keeps the set of the one before it, {step} keys further", "out")
-    return Finding(Verdict.OK)
+    if not alike.size or (away := _away(alike, same)) <= SIGMAS:
+        return None
+    how = "keep the same set" if alike.mean() > (1 + same) / 2 else "keep sets that are not independent"
+    return Finding(Verdict.WRONG, f"{words} {how}: {away:.0f} standard deviations", "out")
+
+
+def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """No two batches, heads or queries keep the same sets."""
+    pairs = (
+        {
+            f"{which} 0 and {other}": np.take(kept, 0, axis) == np.take(kept, other, axis)
+            for axis, which in enumerate(("batch", "head", "query"))
+            for other in range(1, kept.shape[axis])
+        }
+        | {  # of an index that counts a row as T, or one, apart
+            f"a query and the one before it, {step} keys further,": kept[..., 1:, :-step] == kept[..., :-1, step:]
+            for step in {1, kept.shape[-2]} - {kept.shape[-1]}
+        }
+    )
+    found = (_repeated(words, alike, rate) for words, alike in pairs.items())
+    return next(filter(None, found), Finding(Verdict.OK))
 
 
 def _independent_in_blocks(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
@@ -100,10 +113,8 @@ def _independent_in_blocks(trial: Trial, kept: np.ndarray, rate: float) -> Findi
     for axis, words in ((-2, "queries"), (-1, "keys")):
         for step in (2**k for k in range(3, 13) if 2**k < kept.shape[axis]):
             before, after = np.split(kept, [kept.shape[axis] - step], axis)[0], np.split(kept, [step], axis)[1]
-            away = _away(before == after, rate**2 + (1 - rate) ** 2)
-            if away > SIGMAS:
-                message = f"{words} {step} apart keep the same set: {away:.0f} standard deviations"
-                return Finding(Verdict.WRONG, message, "out")
+            if found := _repeated(f"{words} {step} apart", before == after, rate):
+                return found
     return Finding(Verdict.OK)
 
 
@@ -115,8 +126,22 @@ def _position_only(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     arrays = trial.inputs.arrays
     other = arrays | {"query": arrays["query"][::-1] / 2}
     moved = np.asarray(trial.run(trial.inputs._replace(arrays=other), "forward")["out"]) > 0
-    same = (moved == kept).all()
-    return Finding(Verdict.OK) if same else Finding(Verdict.WRONG, "the kept set depends on the numbers", "out")
+    if (moved != kept).any():
+        return Finding(Verdict.WRONG, "the kept set depends on the numbers", "out")
+    return _of_weights(trial, kept / (1 - rate))
+
+
+def _of_weights(trial: Trial, factors: np.ndarray) -> Finding:
+    """Values that are all 1, same random key: the sums of the weights that are kept, in all columns of a result."""
+    ones = trial.inputs._replace(arrays=trial.inputs.arrays | {"value": np.ones_like(trial.inputs.arrays["value"])})
+    got = np.asarray(trial.run(ones, "forward")["out"], np.float64)
+    off = np.abs(got - dense.forward(_wide(ones), kept=factors)["out"]).max()
+    allowed = 10 * OFF[trial.dtype]
+    if off <= allowed:
+        return Finding(Verdict.OK)
+    columns = np.ptp(got, axis=-1).max() > allowed
+    words = "entries of the result are dropped, not weights" if columns else "the kept set depends on the values"
+    return Finding(Verdict.WRONG, words, "out", error=off, allowed=allowed)
 
 
 def _other_key(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
@@ -126,10 +151,13 @@ def _other_key(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     return Finding(Verdict.SILENT, "dropout_rng is ignored", "out") if (other == kept).all() else Finding(Verdict.OK)
 
 
+def _wide(inputs: Inputs) -> Inputs:
+    return inputs._replace(arrays={k: x.astype(np.float64) for k, x in inputs.arrays.items()})
+
+
 def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """The gradient goes through the very set that the forward kept."""
-    wide = trial.inputs._replace(arrays={k: x.astype(np.float64) for k, x in trial.inputs.arrays.items()})
-    wanted = dense.gradient(wide, kept / (1 - rate))
+    wanted = dense.gradient(_wide(trial.inputs), kept / (1 - rate))
     plain = dense.gradient(trial.inputs, (kept / (1 - rate)).astype(np.float32))
     tree = max(map(largest, wanted.values()))
     off = {leaf: judge_leaf(leaf, plain[leaf], x, Tolerance(np.inf), tree).error or 0.0 for leaf, x in wanted.items()}

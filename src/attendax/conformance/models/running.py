@@ -31,9 +31,10 @@ STEPS = (
     "the step is given the wrong position, its causal mask is aligned to the first key, the cache is written one off, "
     "or empty places of it are seen"
 )
+OF_LONG = "; where short texts are right, it keeps fewer tokens than it has room for, or has another window"
 ELSEWHERE = (
-    "through the cache it sees the same tokens, at other places: positions, or a bias by them, begin anew in a step or "
-    "are one off"
+    "through the cache it sees the same tokens, and they count otherwise: positions, or a bias by them, begin anew in "
+    "a step or are one off, what is kept is rounded, or it is that of another row"
 )
 AHEAD = "its causal mask lets it see what comes after"
 OVERWRITTEN = "tokens of earlier steps are overwritten, or hidden by a mask that is aligned to the step"
@@ -47,22 +48,32 @@ OF_HEADS = (
     "another order of heads or of q, k and v in the weights, a scale that is not 1/sqrt of a head's width, or a bias "
     "that is left out"
 )
-SIZES = {"one token": {"size": (2, 1)}, "a short text": {"size": (2, 6)}, "a long text": {"size": (1, 130)}}
+LONG = 130  # tokens
+SIZES = {"one token": {"size": (2, 1)}, "a short text": {"size": (2, 6)}, "a long text": {"size": (1, LONG)}}
 IN_FLOAT64 = 4.0  # times what two orders of the same sums may be apart: those of the definition are in float64
 SHORT = 7  # tokens of texts for gradients
 OF_GRADIENTS = "a backward pass with a mask of its own, a stopped gradient, or a backward that saves the wrong arrays"
 OF_NAN = "an empty softmax, or 0 * NaN, in the backward pass"
 
 
+def _of_chunks(model: Model) -> dict[str, Any]:
+    """Chunks of a short text, and of a long one where the model takes such."""
+    length = model.lengths((LONG,))[-1]
+    long = {"a long prefix, then one at a time": (length - 4, 1, 1, 1, 1)} if length > LENGTH else {}
+    return {k: {"chunks": x} for k, x in (CHUNKS | long).items()}
+
+
 @ask("cache: longer", "a cache with room for more changes nothing", "cache", of={"": {"room": LENGTH + 7}})
-@ask("cache: {}", "{}, as the whole without a cache", "cache", of={k: {"chunks": x} for k, x in CHUNKS.items()})
-def _chunks(trial: Trial, chunks: tuple[int, ...] = PREFIX, room: int = LENGTH) -> Found:
-    tokens = trial.texts(2, LENGTH)
-    stepped = Request(tokens, chunks=chunks, room=room)
-    places = [((b, t), (b, t)) for t in range(LENGTH) for b in range(2)]  # the first step that is wrong
+@ask("cache: {}", "{}, as the whole without a cache", "cache", of=_of_chunks)
+def _chunks(trial: Trial, chunks: tuple[int, ...] = PREFIX, room: int = 0) -> Found:
+    length = sum(chunks)
+    tokens = trial.texts(2, length)
+    stepped = Request(tokens, chunks=chunks, room=room or length)
+    places = [((b, t), (b, t)) for t in range(length) for b in range(2)]  # the first step that is wrong
     said = f"through the cache, {' + '.join(map(str, chunks))} tokens, results differ from the whole"
-    found = trial.same(Request(tokens), stepped, said, STEPS, places)
-    return found._replace(usual=_reason(trial, stepped)) if found.verdict is Verdict.WRONG else found
+    found = trial.same(Request(tokens), stepped, said, STEPS if length == LENGTH else STEPS + OF_LONG, places)
+    short = found.verdict is Verdict.WRONG and length == LENGTH
+    return found._replace(usual=_reason(trial, stepped)) if short else found
 
 
 def _reason(trial: Trial, stepped: Request) -> str:

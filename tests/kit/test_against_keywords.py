@@ -1,0 +1,95 @@
+"""`attendax diff`: the log-sum-exp of queries without any key, keywords that nobody knows, and bfloat16."""
+
+import numpy as np
+import pytest
+
+from test_against_slips import here, masked, scored, softmax
+
+
+def logs(empty, swapped=False, base=1.0):
+    def attention(q, k, v, mask=None, return_lse=False):
+        out, seen = masked(q, k, v, mask), np.ones((1, 1, 1, 1), bool) if mask is None else mask
+        powers = np.exp(scored(q, k)) * seen
+        total = powers.sum(-1)
+        lse = np.where(total == 0, np.float32(empty), np.log(np.where(total == 0, 1, total)) / base)
+        return (out, lse.swapaxes(1, 2) if swapped else lse) if return_lse else out
+
+    return attention
+
+
+@pytest.mark.parametrize("other", [logs(0), logs(np.inf), logs(-1e30), logs(0, swapped=True), logs(7, base=np.log(2))])
+def test_the_log_sum_exp_of_no_key(other):
+    """Named, with the smallest input, and made equal; also beside another layout and another base."""
+    law = logs(-np.inf)
+    assert here(law, law).equal
+    assert here(other, other).equal
+    for a, b in ((law, other), (other, law)):
+        found = here(a, b)
+        assert "log-sum-exp of a query without any key: A is " in found.text()
+        assert found.explained, found.text()
+
+
+def test_a_log_sum_exp_of_no_key_that_is_no_number_is_not_compared():
+    def of_low_scores(q, k, v, mask=None, return_lse=False):
+        out, lse = logs(-np.inf)(q, k, v, mask, True)
+        lse = np.where(np.isneginf(lse), np.log(np.exp(scored(q, k)).sum(-1)) - 1e4, lse)
+        return (out, lse) if return_lse else out
+
+    assert "log-sum-exp of a query without any key" not in here(logs(-np.inf), of_low_scores).text()
+
+
+def with_sinks(turned):
+    def attention(q, k, v, *, sinks=None):
+        share = np.exp(scored(q, k)).sum(-1, keepdims=True)
+        sink = 0 if sinks is None else np.exp(sinks[::-1] if turned else sinks)[:, None, None]
+        return masked(q, k, v) * share / (share + sink)
+
+    return attention
+
+
+def of_segments(rule):
+    def attention(q, k, v, *, segment_ids=None):
+        i = segment_ids
+        return masked(q, k, v, None if i is None else rule(i[:, None, :, None], i[:, None, None]))
+
+    return attention
+
+
+def with_a_table(q, k, v, *, table=None):
+    """Of a keyword that none of the tried values suits."""
+    return masked(q, k, v) if table is None else masked(q, k, v) + table["rows"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shown"),
+    [
+        (with_sinks(False), with_sinks(True), "sinks [0.5, -1. ]"),
+        (of_segments(np.equal), of_segments(np.greater_equal), "segment_ids [["),
+    ],
+)
+def test_arrays_for_a_keyword_that_takes_no_number(a, b, shown):
+    assert shown in here(a, b).text()
+    assert here(a, a).equal
+
+
+def test_a_keyword_that_takes_nothing_is_not_compared():
+    found = here(with_a_table, with_a_table)
+    assert found.equal
+    assert [x for x in found.notes if "table" in x]
+
+
+def in_float32(q, k, v):
+    return masked(*(x.astype(np.float32) for x in (q, k, v))).astype(q.dtype)
+
+
+def of_rounded_products(q, k, v):
+    wide = [x.astype(np.float32) for x in (q, k, v)]
+    products = (wide[0] @ wide[1].swapaxes(-1, -2)).astype(q.dtype).astype(np.float32)
+    return (softmax(products * q.shape[-1] ** -0.5) @ wide[2]).astype(q.dtype)
+
+
+def test_the_distance_in_bfloat16_is_told():
+    assert here(in_float32, in_float32).text().startswith("Equal to 0 in ")
+    found = here(in_float32, of_rounded_products)
+    assert found.checked.narrow > 2e-3
+    assert found.text().startswith("Equal to 0, in bfloat16 to 0.00")
