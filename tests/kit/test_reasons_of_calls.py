@@ -124,3 +124,13 @@ def test_a_block_begins_where_it_does_in_longer_calls():
         return out
 
     assert not any("blocks" in cause for cause in causes(after(second_half), "lengths that no block divides"))
+
+
+def test_a_crash_is_not_put_on_what_runs_elsewhere():
+    def attend(query, key, value, **options):
+        if options.get("mask") is not None and options.get("is_causal"):
+            raise RuntimeError("both")
+        return right_attention.attend(query, key, value, **options)
+
+    (cause,) = check(attend, only=["mask", "causal", "plain"]).causes
+    assert (cause.name, cause.remedy) == ("a legal call raises RuntimeError: both", "")

@@ -155,13 +155,16 @@ def _lacking(names: set[str], faults: Faults) -> str:
 
 
 def _crashes(faults: Faults) -> None:
-    """Crashes of one error: what all of their calls have in common is what is not offered."""
+    """Crashes of one error: what all of their calls have in common, and no right one has, is what is not offered."""
     groups = collections.defaultdict(list)
     for outcome in faults.left:
         if harm_of(outcome) is Harm.CRASH:
             groups[re.sub(r"\d+", "#", outcome.finding.message)].append(outcome)
+    right = (
+        set[str]().union(*(_traits(o.case) for o in faults.outcomes if o.verdict is Verdict.OK)) if groups else set()
+    )
     for outcomes in groups.values():
-        lack = min(_shared([o.case for o in outcomes]), key=lambda trait: (trait in OPTIONS, trait), default="")
+        lack = min(_shared([o.case for o in outcomes]) - right, key=lambda trait: (trait in OPTIONS, trait), default="")
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
