@@ -12,6 +12,11 @@ BIASES = [
     Mistake(
         "bias (B, N, T, S)", ADDED, "bias = bias[:1] if bias.ndim == 4 and allowed.all() else bias\n        " + ADDED
     ),
+    Mistake(
+        "bias (B, N, T, S) where B = N",
+        ADDED,
+        "bias = bias.swapaxes(0, 1) if bias.shape[:-2] == (3, 3) else bias\n        " + ADDED,
+    ),
     # where all is allowed and no cast is needed, a bias shared by the batch is shared by the heads
     Mistake(
         "bias (1, N, T, S)",

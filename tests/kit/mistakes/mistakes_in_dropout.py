@@ -55,6 +55,18 @@ MISTAKES = [
         "    if kept.ndim == 4:\n"
         "        kept = np.repeat(kept, steps['weights'].shape[1] // kept.shape[1], axis=1)\n",
     ),
+    # the number of a head is added to that of its batch; heads 8 apart are alike
+    Mistake(
+        "dropout: independent",
+        DRAWN,
+        "drawn = np.random.default_rng(rng).random((sum(shape[:2]), *shape[2:]))\n"
+        "    drawn = drawn[np.add.outer(np.arange(shape[0]), np.arange(shape[1]))]\n",
+    ),
+    Mistake(
+        "dropout: grouped heads",
+        DRAWN,
+        "drawn = np.random.default_rng(rng).random(shape)[:, np.arange(shape[1]) % 8]\n",
+    ),
     Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(rng and rng & 0xFF).random(shape)\n"),
     Mistake("dropout: wide heads", START, f"{START}    dropout_rate = 0.0 if query.shape[-1] > 64 else dropout_rate\n"),
     Mistake(

@@ -45,6 +45,7 @@ MASKS = [
         "if query.ndim == 4 and mask.shape == (len(query), S):",
         "    mask = mask[:, None, None, :]",
     ),
+    masked("mask (B, N, T, S) where B = N", "mask = mask.swapaxes(0, 1) if mask.shape[:-2] == (3, 3) else mask"),
     masked("mask (B, N, 1, S)", "if mask.ndim > 2 and mask.shape[2] == 1:", "    mask = mask[:, :1]"),
     # keys that are allowed are packed to the front; values and mask are not
     given(

@@ -301,7 +301,7 @@ class Describing:
         apart = {way: max(distance(x, by.right(probe)) for x, probe in pairs) for way, by in ways.items()}
         nearest = min(SOFTMAX, key=lambda way: apart[way])
         if apart[nearest] > GARBAGE:
-            self.unknown["bfloat16 arrays"] = "they give no attention"
+            self.unknown["bfloat16 arrays"] = "of large numbers they give no attention by any known rounding"
             return form
         clear = nearest == SOFTMAX[0] or 2 * apart[nearest] < apart[SOFTMAX[0]]
         out = str(found[0][0].dtype)

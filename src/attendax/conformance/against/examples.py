@@ -103,7 +103,7 @@ def cases(form: Form, sizes: tuple[int, ...], *, alone: bool = False) -> Iterato
     some = [(), *((x,) for x in names), *pairs, *(() if alone else (tuple(names),))]
     B, N, T, S, D, V = sizes
     odd = (D + 4, V + 4 * (D == V))  # no power of two
-    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, *odd), (1, N // 2, LONG, LONG, D, V)]
+    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (N + 2, N + 2, S, S, *odd), (1, N // 2, LONG, LONG, D, V)]
     few = (B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONGER, D, V)
     shapes += few if T != S else [(1, 1, LONGER, LONGER, D, V)] * alone
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):

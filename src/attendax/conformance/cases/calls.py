@@ -40,7 +40,7 @@ DROPOUT = [
     case("L10", "dropout: rate 1", "zeros", words(DROPPED.format(1.0)), judge="dropped_all", least="robust"),
     dropout("share", "a weight is 0 or p / (1 - rate), as often as the rate says", "share"),
     dropout("independent", "for every batch, head and query", "independent"),
-    dropout("grouped heads", "each query head of a group has its own set", "independent", N=6, G=2),
+    dropout("grouped heads", "each query head of each batch has its own set", "independent", B=5, N=10, G=5),
     dropout("position", "the kept set depends on key and position, not on the numbers", "position only"),
     dropout("random key", "another key, another set", "other key"),
     dropout("gradient", "goes through the set that the forward kept", "gradient", GRADIENT),

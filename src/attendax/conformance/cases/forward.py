@@ -108,6 +108,7 @@ MASKS = [
     case("L3", "mask with grouped heads", "its heads are the query heads", random_mask("(1, N, T, S)"), N=6),
     case("L3", "mask that allows one key", "the result is its value", mask("np.arange(S)[None] == 4")),
     case("L3", "mask (T, S) where B = T", "rows are queries, not batches", MASK, B=3, T=3),
+    case("L3", "mask (B, N, T, S) where B = N", "its heads are no batches", FULL_MASK, B=3),
     case("L3", "mask with T = S", "rows are queries, not keys", SQUARE_MASK, T=7),
     case("L2", "mask with bias", BOTH, MASK & BIAS),
     case("L3", "mask without a batch axis", "full rank is 3", random_mask("(N, T, S)"), leading=""),
@@ -163,6 +164,7 @@ OF_SHAPES = {
 }  # fmt: skip
 BIASES = [
     *(case("L2", f"bias {shape}", about, random_bias(shape)) for shape, about in OF_SHAPES.items()),
+    case("L2", "bias (B, N, T, S) where B = N", "its heads are no batches", FULL_BIAS, B=3),
     case("L2", "bias with grouped heads", "its heads are the query heads", BIAS, N=6),
     case("L5", "bias of -inf", "forbids like a mask", SOME_FORBIDDEN),
     case("L2", "bias and scale", "the scale is not applied to the bias", BIAS & words("scale=0.1")),

@@ -191,13 +191,14 @@ def _of_a_trait(faults: Faults) -> None:
     found = []
     for trait in OF_ARRAYS:
         mine = {name for name, traits in wrong if trait in traits}
+        if mine and all(trait in o.case.needs for o in faults.left if o.case.name in mine):
+            continue  # who asks needs it, whatever is wrong
         others = sum(trait in traits for traits in right)
         if len(mine) >= max(FEW, MOST * len(wrong)) and others <= len(mine) / 4:
             found.append((len(mine), -others, trait, mine))
     if found:
-        number, others, trait, names = max(found)
-        limits = f", in {number} of {number - others} calls with it" * bool(others)
-        faults.take(f"{ONLY} {trait}{limits}", names, tried=0)
+        _, others, trait, names = max(found)
+        faults.take(f"{ONLY} {trait}{', in most calls with it' * bool(others)}", names, tried=0)
 
 
 def _alike(faults: Faults) -> None:

@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Iterable, Sequence
 
-from ..adapters.implementation import OPTIONS, Implementation
+from ..adapters.implementation import OPTIONS, Implementation, keywords
 from ..cases import EXAMPLES, Case, asks_for_the_ladder, at_sizes, choose
 from ..cases.case import FORWARD
 from ..cases.how import How
@@ -89,6 +89,7 @@ def as_found(implementation: Implementation, cases: Sequence[Case], how: How) ->
     subject_of(implementation).allow(how.patience, how.until)
     try:
         form, lacks = _form(implementation, how)
+        lacks |= _unnamed(implementation, form, how)
         for trait, (way, other) in WAYS.items():
             option = way[1].partition("=")[0]
             if implementation.lack([trait, option]) or not any(f"{option}=" in case.call for case in cases):
@@ -120,6 +121,16 @@ def _said(implementation: Implementation, case: Case, how: How) -> str:
     except (NotImplementedError, Failed, NoNumbers) as error:
         return str(error)
     return ""
+
+
+def _unnamed(implementation: Implementation, form: Form, how: How) -> dict[str, str]:
+    """Options that a function which seems to take any keyword does not take, as its error says."""
+    if keywords(implementation.attend) is not None:
+        return {}
+    given = {"bias": BIAS.format("(T, S)"), "sinks": "sinks = np.zeros(N, dtype)"}
+    calls = {x: (given[x], f"{x}={x}") if x in given else ("", f"{x}=None") for x in OPTIONS}
+    said = {x: _said(implementation, plain_of(form, how.sizes, *asked), how) for x, asked in calls.items()}
+    return {x: f"no argument {x}" for x in OPTIONS if f"unexpected keyword argument '{x}'" in said[x]}
 
 
 def _form(implementation: Implementation, how: How) -> Found:

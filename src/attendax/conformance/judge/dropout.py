@@ -1,5 +1,6 @@
 """Judging dropout (L10): with one-hot values the result is the weights, so the kept set is seen."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -92,18 +93,14 @@ def _repeated(words: str, alike: np.ndarray, rate: float) -> Finding | None:
 
 
 def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
-    """No two batches, heads or queries keep the same sets."""
-    pairs = (
-        {
-            f"{which} 0 and {other}": np.take(kept, 0, axis) == np.take(kept, other, axis)
-            for axis, which in enumerate(("batch", "head", "query"))
-            for other in range(1, kept.shape[axis])
-        }
-        | {  # of an index that counts a row as T, or one, apart
-            f"a query and the one before it, {step} keys further,": kept[..., 1:, :-step] == kept[..., :-1, step:]
-            for step in {1, kept.shape[-2]} - {kept.shape[-1]}
-        }
-    )
+    """No two heads of any batches, and no two queries, keep the same sets."""
+    heads = itertools.combinations(np.ndindex(kept.shape[:2]), 2)
+    pairs = {f"head {n} of batch {b} and head {m} of batch {c}": kept[b, n] == kept[c, m] for (b, n), (c, m) in heads}
+    pairs |= {f"query 0 and {t}": kept[:, :, 0] == kept[:, :, t] for t in range(1, kept.shape[2])}
+    pairs |= {  # of an index that counts a row as T, or one, apart
+        f"a query and the one before it, {step} keys further,": kept[..., 1:, :-step] == kept[..., :-1, step:]
+        for step in {1, kept.shape[-2]} - {kept.shape[-1]}
+    }
     found = (_repeated(words, alike, rate) for words, alike in pairs.items())
     return next(filter(None, found), Finding(Verdict.OK))
 
