@@ -225,3 +225,21 @@ def test_a_result_of_another_rank_where_the_call_is_large():
     found = {outcome.case.name: outcome for outcome in report.failures}
     assert found["in blocks: causal, 300"].finding.message == "out has shape (600, 8), expected (1, 2, 300, 8)"
     assert "causal" not in found
+
+
+def test_a_function_that_only_seems_to_take_any_keyword():
+    """Behind a decorator without ``functools.wraps``: what it does not take is not offered."""
+
+    def of_a_mask(query, key, value, mask=None):
+        return right_attention.attend(query, key, value, mask=mask)
+
+    def any_keyword(*arrays, **options):
+        return of_a_mask(*arrays, **options)
+
+    report = checking.check(
+        any_keyword, arrays="numpy", level="forward", only=["causal", "mask (T, S)", "dropout: share"]
+    )
+    assert report.ok, [outcome.told() for outcome in report.failures]
+    assert {outcome.case.name for outcome in report.cases if outcome.verdict is Verdict.OK} >= {"mask (T, S)"}
+    assert {outcome.verdict for outcome in report.cases if "is_causal" in outcome.case.call} == {Verdict.NOT_OFFERED}
+    assert {outcome.verdict for outcome in report.cases if "dropout" in outcome.case.call} == {Verdict.NOT_OFFERED}

@@ -127,8 +127,10 @@ class TestBudget:
         assert report.failures == ()
         assert not report.ok
 
-    def test_what_has_no_answer_in_the_time_of_a_case_is_a_timeout(self):
-        report = check("test_seconds:sleeps", budget=30.0, timeout=1.0, only=["plain"], **FEW)
+    @pytest.mark.parametrize("arrays", [None, "numpy"])  # which have to be found out, or are known
+    def test_what_has_no_answer_in_the_time_of_a_case_is_a_timeout(self, arrays):
+        asked = FEW | {"arrays": arrays, "only": ["plain"]}
+        report = check("test_seconds:sleeps", budget=30.0, timeout=1.0, **asked)
         assert {o.verdict for o in report.failures} == {Verdict.TIMEOUT}
 
     def test_a_run_that_has_time_leaves_nothing_out(self):

@@ -201,7 +201,7 @@ class Worker(Subject):
         if self.child is None and time.monotonic() >= self.until:
             raise Died("no time left", "not judged")
         if self.child is None and "raised" in (told := self.start()):
-            raise Died(f"when it was {'started' if self.first else 'imported'} again it raised {told['raised']}")
+            raise Died(f"when it was loaded again it raised {told['raised']}")
         child, folder = self._children[0], ""
         try:
             folder = self._folder(size_of(request))

@@ -56,7 +56,7 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
     if not isinstance(fn, str):
         asked.setdefault("name", name_of(fn))
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
-    first = how.patience if foreign.is_path(asked["fn"]) else None
+    first = how.patience if foreign.is_path(asked["fn"]) or how.timeout is not None else None
     worker = Worker("function", asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}, first)
     worker.until = how.until
     try:
@@ -106,7 +106,7 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
         told = worker.start()
     except Died as died:
-        if worker.first is not None:  # a program or a library, which is not imported
+        if foreign.is_path(asked["fn"]):  # a program or a library, which is not imported
             name = asked.get("name") or foreign.name_of(asked["fn"])
             when = "on the plainest call" if worker.trying else "when it is loaded"
             raise Unusable(f"check: {name} fails {when}: {died}" + LONGER * (died.how == "timeout")) from died
