@@ -205,7 +205,7 @@ def test_a_cache_is_given_as_a_pair(tmp_path, monkeypatch):
     for given in ("paired:pair", ["paired:pair"], (pair,), pair):
         report = check_model(model_by("j <= i"), causal=True, cache=given, only=["cache"], **SAID)
         assert report.ok, [outcome.told() for outcome in report.failures]
-        assert report.counts()["ok"] == 5
+        assert report.counts()["ok"] == 6
 
 
 @pytest.mark.skipif(importlib.util.find_spec("equinox") is None, reason="equinox is not installed")

@@ -37,8 +37,8 @@ MISTAKES = [
     # any offset means the end of the keys
     Mistake("cache: a block in the middle", CAUSAL, "(j <= i + (S - T if np.any(begins) else 0))"),
     # every batch begins where the first does, or the last; or so beside lengths
-    Mistake("cache: an offset for each batch", BEGINS, "begins = np.ravel(offset)[0]"),
-    Mistake("cache: an offset for each batch", BEGINS, "begins = np.max(offset)"),
+    Mistake("cache: each batch at its own place", BEGINS, "begins = np.ravel(offset)[0]"),
+    Mistake("cache: each batch at its own place", BEGINS, "begins = np.max(offset)"),
     Mistake(
         "cache: filled in part", BEGINS, f"{BEGINS}\n    begins = begins if key_lengths is None else np.max(begins)"
     ),

@@ -102,7 +102,7 @@ IN_CACHES = [
     case("L4", "cache: one query at the end", "it sees every key", AT_THE_END, T=1, S=9),
     case("L4", "cache: a block of queries at the end", "j <= i + S - T", AT_THE_END, **BLOCK),
     case("L4", "cache: a block in the middle", UNSEEN, IN_THE_MIDDLE, **BLOCK),
-    case("L4", "cache: an offset for each batch", "the queries of another batch begin elsewhere",
+    case("L4", "cache: each batch at its own place", "the queries of another batch begin elsewhere",
         offset('np.arange(3, 3 + B, dtype="int32")'), **BLOCK),
     case("L4", "cache: filled in part", EACH, FILLED, **BLOCK),
     case("L4", "cache: filled beyond the block", "what follows the queries is filled, and not seen", AHEAD, **BLOCK),
