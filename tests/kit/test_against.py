@@ -63,7 +63,7 @@ def test_a_pair_of_a_public_thread(name):
     names = {}
     exec(found.adapter, names)
     layer = getattr(module, "LAYER", False)
-    assert layer or says(found.text(), ("under this adapter", "def adapted", "The cases: B 1, 2, 3", "; T ", ", 300"))
+    assert layer or says(found.text(), ("under this adapter", "def adapted", "The cases: B 1, 2, 6", "; T ", ", 300"))
     if layer:
         a = describing_layers.describe(Function(f"pairs.{name}:a", "a", in_process=True), 2, "A")
         given = {a.keyword: 2} if a.keyword else {}

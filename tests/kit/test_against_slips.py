@@ -223,12 +223,20 @@ def first_row(q, k, v, mask=None):
     return masked(q, k, v, None if mask is None else mask[:, :, :1])
 
 
+def heads_as_batches(q, k, v, mask=None):
+    """A mask (B, N, T, S) where B = N is read as (N, B, T, S)."""
+    return masked(q, k, v, mask if mask is None or mask.shape[0] != mask.shape[1] else mask.swapaxes(0, 1))
+
+
 def padded_to_a_power_of_two(q, k, v, mask=None):
     D = q.shape[-1]
     return masked(q * (D / 2 ** np.ceil(np.log2(D))) ** 0.5, k, v, mask)
 
 
-@pytest.mark.parametrize(("fn", "shown"), [(first_row, "mask [[["), (padded_to_a_power_of_two, "D=12: ")])
+@pytest.mark.parametrize(
+    ("fn", "shown"),
+    [(first_row, "mask [[["), (padded_to_a_power_of_two, "D=12: "), (heads_as_batches, "mask of shape (6, 6")],
+)
 def test_rows_of_a_mask_and_odd_widths_set_two_apart(fn, shown):
     found = here(masked, fn)
     assert not found.equal

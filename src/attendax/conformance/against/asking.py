@@ -39,7 +39,7 @@ class Equality(NamedTuple):
     narrow: float = 0.0  # the distance in bfloat16
 
     def __str__(self) -> str:
-        narrow = f", in bfloat16 to {self.narrow:.1g}," * bool(self.narrow)
+        narrow = f", in bfloat16 to {self.narrow:.1g}," * (self.narrow > TOLERANCE)
         return f"Equal to {self.apart:.1g}{narrow} in {self.cases} cases"
 
 

@@ -114,7 +114,7 @@ def cases(form: Form, sizes: tuple[int, ...], *, alone: bool = False) -> Iterato
         if unlike and empty:
             continue
         rng = np.random.default_rng(k)
-        options = {x: drawn(x, form.options[x].form, shape, k, each_head=k % 3 == 0) for x in asked}
+        options = {x: drawn(x, form.options[x].form, shape, k, each_head=k % 3 != 1) for x in asked}
         if "mask" in asked and not unlike:
             options["mask"][..., 0] = rng.random(options["mask"].shape[:-1]) < 0.9
         for groups in (0, 2) if form.grouped and len(asked) < 2 and shape[1] > 1 else (0,):
