@@ -134,3 +134,16 @@ def test_a_crash_is_not_put_on_what_runs_elsewhere():
 
     (cause,) = check(attend, only=["mask", "causal", "plain"]).causes
     assert (cause.name, cause.remedy) == ("a legal call raises RuntimeError: both", "")
+
+
+@pytest.mark.parametrize("block", [8, 64])
+def test_causal_by_blocks_is_one_cause_and_neither_ignored_nor_left_out(block):
+    """In short texts nothing is hidden, and one query sees all."""
+
+    def attend(query, key, value, *, is_causal=False):
+        i, j = np.indices((query.shape[-2], key.shape[-2])) // block
+        return right_attention.attend(query, key, value, mask=j <= i if is_causal else None)
+
+    (cause,) = check(attend, only=["causal"]).causes
+    assert cause.name.startswith("some queries see keys that they may not")
+    assert "causal, lengths that no block divides" in cause.cases

@@ -98,7 +98,8 @@ def reasons(trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Tria
         if not left or first is None:
             break
         hypotheses = [h.after(first) for h in table if h.axes.isdisjoint(first.axes)]
-    return _but_for_plain_calls(_on_what_is_right(_one_value_each(every, trials), trials), trials, reds)
+    every = _on_what_is_right(_one_value_each(every, trials), trials)
+    return _but_for_plain_calls(_but_for_the_same_option(every, trials), trials, reds)
 
 
 def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
@@ -127,10 +128,25 @@ def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[
         way, pairs = way_of(trials[name].case), pairs_of(trials[name])
         return all(pairs < others for other, others in plain if other == way)
 
-    def asks(reason: Reason) -> bool:
-        return bool(reason.hypothesis.axes) and all(ASKS.get(axis) for axis in reason.hypothesis.axes)
+    return [reason for reason in found if not _asks(reason) or any(map(stands, reason.names))]
 
-    return [reason for reason in found if not asks(reason) or any(map(stands, reason.names))]
+
+def _asks(reason: Reason) -> bool:
+    """Tell whether it is of options alone."""
+    return bool(reason.hypothesis.axes) and all(ASKS.get(axis) for axis in reason.hypothesis.axes)
+
+
+def _but_for_the_same_option(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
+    """Drop reasons of an option where a call that asks for it, and for no more, is wrong and not explained."""
+    explained = set().union(*(reason.names for reason in found))
+    left = [t.case for name, t in trials.items() if name not in explained and t.case.judge == "value"]
+
+    def stands(reason: Reason) -> bool:
+        options = {option for axis in reason.hypothesis.axes for option in ASKS[axis]}
+        others = [case for case in left if options & case.options]
+        return not any(speaks(one, trials[name].case) for one in others for name in reason.names)
+
+    return [reason for reason in found if not _asks(reason) or stands(reason)]
 
 
 def _but_for_plain_calls(found: list[Reason], trials: Mapping[str, Trial], reds: Mapping[str, Trial]) -> list[Reason]:

@@ -219,7 +219,7 @@ def _signature(outcome: Outcome) -> str:
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
     if harm_of(outcome) is Harm.ACCEPTED:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
-    if case.judge == "dropped" and outcome.finding.index is None:
+    if outcome.verdict is Verdict.SILENT or (case.judge == "dropped" and outcome.finding.index is None):
         return outcome.finding.message.partition(":")[0]
     options = re.findall(r"(\w+)=", case.call)
     where = f" in {case.dtype}" * (case.dtype in ("bfloat16", "float16"))
