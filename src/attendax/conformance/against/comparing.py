@@ -119,7 +119,7 @@ def _differ(name: str, one: Form, other: Form) -> bool:
     """Tell whether two functions differ in one of the numbers; where they lack what it is of, no input shows it."""
     if name == "order":
         return steps(one, other) != steps(other, one)
-    known = UNKNOWN not in (one.how[name], other.how[name]) if name in (*UNSEEN, "empty_lse") else True
+    known = name not in (*UNSEEN, "empty_lse") or UNKNOWN not in (one.how[name], other.how[name])
     return known and any(one.how[x] != other.how[x] for x in NUMBERS[name].axes or (name,))
 
 

@@ -268,6 +268,8 @@ class Describing:
         if not empty.any():
             return form
         seen = {f"{x:.7g}" for x in found[1][empty]} if found[1:] else set()
+        if len(seen) != 1:
+            self.unknown["log-sum-exp of a query without any key"] = "no one number"
         return form.but(empty_lse=seen.pop() if len(seen) == 1 else UNKNOWN)
 
     def _empty(self, form: Form) -> tuple[Form, Probe | None]:
