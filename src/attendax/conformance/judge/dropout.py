@@ -133,7 +133,7 @@ def _of_weights(trial: Trial, factors: np.ndarray) -> Finding:
     ones = trial.inputs._replace(arrays=trial.inputs.arrays | {"value": np.ones_like(trial.inputs.arrays["value"])})
     got = np.asarray(trial.run(ones, "forward")["out"], np.float64)
     off = np.abs(got - dense.forward(_wide(ones), kept=factors)["out"]).max()
-    allowed = 10 * OFF[trial.dtype]
+    allowed = 4 * OFF[trial.dtype]
     if off <= allowed:
         return Finding(Verdict.OK)
     columns = np.ptp(got, axis=-1).max() > allowed
