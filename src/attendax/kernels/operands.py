@@ -182,7 +182,8 @@ def takes_arrays(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        args, kwargs = jax.tree.map(convert, (args, kwargs))
+        with jax.ensure_compile_time_eval():  # what NumPy knows stays known inside jit, and is checked (L14)
+            args, kwargs = jax.tree.map(convert, (args, kwargs))
         return function(*args, **kwargs)
 
     return cast(Function, call)

@@ -207,6 +207,14 @@ def test_lengths_that_are_negative_or_too_long(lengths, found):
         assert message == f"padding: key_lengths must lie in [0, 7], got {found}."
 
 
+@pytest.mark.parametrize("convert", [np.asarray, jnp.asarray])
+def test_known_lengths_inside_jit(convert):
+    """They are known, too, where a compiled function closes over them."""
+    mask, x = masks.padding(convert([3, 8])), jnp.ones((2, 1, 7, 4))
+    message = assert_refuses(lambda: jax.jit(lambda x: attendax.attention(x, x, x, mask=mask))(x), ValueError)
+    assert message == "padding: key_lengths must lie in [0, 7], got 3 to 8."
+
+
 def test_traced_lengths_are_no_mistake():
     """Inside jit a length that no sequence can have cannot be refused; it must not crash, and means none or all."""
     lengths = jnp.array([3, -1, 9])
