@@ -342,6 +342,22 @@ def test_layers_that_differ_at_other_sizes_alone():
     assert says(found.text(), ("Not explained", "x (1, 9, 16), F=20"))
 
 
+def test_layers_that_differ_in_long_texts_alone():
+    """A window of 64 tokens; and where two are equal, the report names the sizes of the cases."""
+
+    def one(params, x, reach=1000):
+        query, key, value = (x @ params[f"{name}_kernel"] for name in ("query", "key", "value"))
+        scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        seen = np.tri(x.shape[1]) - np.tri(x.shape[1], k=-reach)
+        powers = np.exp(scores - scores.max(-1, keepdims=True)) * seen
+        return powers / powers.sum(-1, keepdims=True) @ value @ params["out_kernel"]
+
+    found = diff(one, lambda params, x: one(params, x, 64), layers=True, heads=1)
+    assert says(found.text(), ("Not explained", "x (1, 301, 16)"))
+    told = diff(one, one, layers=True, heads=1).text()
+    assert says(told, ("Equal to 0", "T 4, 5, 9, 301", "x of about 1e-06", "float32"))
+
+
 def test_sizes_at_which_a_layer_raises_are_told():
     def one(params, x):
         return block(params, x.reshape(-1, 5, 32), 2, relu)

@@ -25,7 +25,8 @@ SAID: dict[str, dict[Any, str]] = {
 TOGETHER = {  # conventions that are one
     "scaling": ("scaling", "factor", "trained"), "rotary": ("rotary", "part"), "frequencies": ("part", "frequencies"),
 }  # fmt: skip
-CASES = 12
+DRAWS = (1.0, *SMALL)  # sizes of x
+CASES = len(layers.SIZES) * len(DRAWS)
 TURN = "params = {k: x.T if k.endswith('_kernel') else x for k, x in params.items()}"
 FLAGS, COUNTS = (True, False), (0, 1, 2)  # values of keywords
 NAMES = "gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf"
@@ -73,10 +74,10 @@ def _shown(a: Layer, b: Layer, name: str) -> str:
 
 def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
     """The distance of another function from A's layer, called alike, at sizes in turn; a refusal of A is no case."""
-    count, most, worst = 0, 0.0, ""
+    most, worst, asked = 0.0, "", list[tuple[layers.Sizes, float]]()
     for k in range(cases):
-        sizes = layers.SIZES[k % len(layers.SIZES)]
-        at = of_size(20 + k, a.count(sizes), (1.0, *SMALL)[k % 4], sizes)
+        sizes, draw = layers.SIZES[k % len(layers.SIZES)], DRAWS[(k + k // len(DRAWS)) % len(DRAWS)]
+        at = of_size(20 + k, a.count(sizes), draw, sizes)
         try:
             right = a.call(at)
         except Failed:
@@ -87,9 +88,12 @@ def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int 
             said += f" (by {apart:.2g} of the largest number)"
         except Failed as failed:
             apart, said = np.inf, f"{said} ({failed.said})"
-        count, most = count + 1, max(most, apart)
-        worst = worst or said * (apart > TOLERANCE)
-    return Equality(count, most, worst or None)
+        most, worst = max(most, apart), worst or said * (apart > TOLERANCE)
+        asked.append((sizes, draw))
+    found = {axis: {getattr(sizes, axis) for sizes, _ in asked} for axis in "BTMF"}
+    found |= {"heads": {a.count(sizes) for sizes, _ in asked}, "x of about": {draw for _, draw in asked}}
+    varied = [f"{axis} {', '.join(f'{x:g}' for x in sorted(some))}" for axis, some in found.items() if some]
+    return Equality(len(asked), most, worst or None, "; ".join([*varied, "float32"]))
 
 
 def adapter(a: Layer, b: Layer) -> tuple[str, str]:

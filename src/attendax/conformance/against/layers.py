@@ -15,7 +15,7 @@ from attendax import rotary, spec
 
 from ..conventions.table import python
 
-PLACES = 16  # rows of the table of positions
+PLACES = 320  # rows of the table of positions
 
 
 class Sizes(NamedTuple):
@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
 
 
 SEARCH = Sizes(2, 5, 32, 12)  # at which conventions are found
-SIZES = SEARCH, Sizes(1, 9, 16, 20, 2), Sizes(3, 4, 24, 40)  # at which two layers are compared
+SIZES = SEARCH, Sizes(1, 9, 16, 20, 2), Sizes(3, 4, 24, 40), Sizes(1, 301, 16, 12)  # at which two layers are compared
 PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and where query, key and value are
     "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
