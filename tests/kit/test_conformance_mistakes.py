@@ -44,7 +44,6 @@ IN_FLOAT64 = "scale_rounded_to_float32"
 NOT_ASKED = {  # the kit's offset is an int32 for each batch, and so are its lengths; its caches are no longer than 300
     "causal_tiles_remembered_without_the_offset",
     "key_positions_in_the_dtype_of_the_lengths",
-    "positions_in_int32_wrap_around",
 }
 
 

@@ -81,7 +81,7 @@ GRADIENTS = [
     ),
     after("gradient: mask known, 64", BACKWARD, TRIANGLE, "mask = None"),
     after("gradient: bias known, 64", BACKWARD, SLOPES, "bias = bias[:1]"),
-    after("gradient: weights known, 64", GRAD_QUERY, "16 < q.shape[-1] < 32", "grad_query[..., 16:] = 0"),
+    after("gradient: weights known, 64", GRAD_QUERY, "not is_causal and q.shape[-1] == 24", "grad_query[..., 16:] = 0"),
 ]
 # of one array in several places, its parts are read in another order, or it is thought to have one gradient
 ITSELF = [

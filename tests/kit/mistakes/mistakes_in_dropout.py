@@ -8,7 +8,7 @@ KEPT = 'kept = keep(steps["weights"].shape, dropout_rate, dropout_rng)\n'
 START = '    """out, or out and lse."""\n'
 BACKWARD = '    """Gradients of query, key, value and, where there is one, the bias."""\n'
 FORGOTTEN = {  # where weights are dropped
-    "causal": "is_causal = is_causal and not dropout_rate",
+    "causal": "is_causal = is_causal and not (dropout_rate and np.ndim(offset) == 0)",
     "mask": "mask = None if dropout_rate else mask",
     "bias": "bias = bias if bias is None else bias * (not dropout_rate)",
     "key lengths": "key_lengths = None if dropout_rate else key_lengths",
@@ -66,6 +66,12 @@ MISTAKES = [
         "dropout: grouped heads",
         DRAWN,
         "drawn = np.random.default_rng(rng).random(shape)[:, np.arange(shape[1]) % 8]\n",
+    ),
+    # each row keeps the same number of keys
+    Mistake(
+        "dropout: grouped heads",
+        DRAWN,
+        "drawn = np.random.default_rng(rng).random(shape).argsort(-1).argsort(-1) / shape[-1]\n",
     ),
     Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(rng and rng & 0xFF).random(shape)\n"),
     Mistake("dropout: wide heads", START, f"{START}    dropout_rate = 0.0 if query.shape[-1] > 64 else dropout_rate\n"),

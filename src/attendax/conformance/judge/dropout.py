@@ -102,7 +102,17 @@ def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
         for step in {1, kept.shape[-2]} - {kept.shape[-1]}
     }
     found = (_repeated(words, alike, rate) for words, alike in pairs.items())
-    return next(filter(None, found), Finding(Verdict.OK))
+    return next(filter(None, found), _of_one_number(kept, rate))
+
+
+def _of_one_number(kept: np.ndarray, rate: float) -> Finding:
+    """A fault where the numbers of what rows, or columns, keep differ less than chance has it."""
+    for axis, words in ((-1, "queries keep nearly as many keys each"), (-2, "keys are kept nearly as often each")):
+        numbers, size = kept.sum(axis), kept.shape[axis]
+        variance = np.square(numbers - size * (1 - rate)).mean() / (size * rate * (1 - rate))
+        if (away := (1 - variance) * np.sqrt(numbers.size / 2)) > SIGMAS:
+            return Finding(Verdict.WRONG, f"{words}: {away:.0f} standard deviations", "out")
+    return Finding(Verdict.OK)
 
 
 def _independent_in_blocks(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
