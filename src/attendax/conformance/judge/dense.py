@@ -149,6 +149,17 @@ def _pulled(inputs: Inputs, s: dict[str, Any], kept: Any = 1) -> dict[str, Any]:
     return {name: _to_shape(found[name], x, name) for name, x in inputs.arrays.items()}
 
 
+def of_delta(inputs: Inputs) -> Leaves:
+    """The largest change of gradients by an error |dout| |v| in the gradient of each score (L8)."""
+    s = _forward(inputs, np, 1, Style())
+    length = np.linalg.norm(inputs.extra["cotangent"].astype(s["q"].dtype), axis=-1, keepdims=True)
+    dscores = s["weights"] * length * np.linalg.norm(s["v"], axis=-1)[..., None, :]
+    dproducts = dscores * np.abs(s["slope"] * s["scale"])
+    found = {"query": dproducts @ np.abs(s["k"]), "key": dproducts.swapaxes(-1, -2) @ np.abs(s["q"]), "bias": dscores}
+    found |= {"sinks": s["share"] * length * np.linalg.norm(s["out"], axis=-1, keepdims=True)}
+    return {f"grad {name}": _to_shape(found[name], x, name) for name, x in inputs.arrays.items() if name in found}
+
+
 def _along(inputs: Inputs, name: str, style: Style) -> Leaves:
     """The movement of results or of gradients along the tangents, whose steps are those of the formula, rounded."""
     tangents = inputs.extra["tangents"]

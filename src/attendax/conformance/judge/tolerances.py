@@ -12,7 +12,7 @@ from ..cases.how import How
 from ..conventions import right
 from ..conventions.parts import in_parts, part
 from . import dense
-from .comparing import Tolerance, judge_leaf, largest
+from .comparing import Tolerance, judge_leaf, largest, scale_of
 
 DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
 MANY_DRAWS = 64
@@ -28,10 +28,10 @@ MOST = 2  # effort
 def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: int = MOST) -> dict[str, Tolerance]:
     """The largest error of each leaf that is allowed.
 
-    By the law twice the error of the dense formula in the same dtype (L8); where only numbers are asked, four times
-    that of the formula with every step in the dtype, and what a quick exp may add. An effort of -1 is without the
-    formula, 0 of one draw of the numbers, 1 of more, 2 of many, and of a function of JAX under ``jax.jit``, too. The
-    largest error counts, so that more effort only allows more.
+    By the law twice the error of the dense formula in the same dtype, of gradients plus eps |dout| |v| (L8). Where only
+    numbers are asked, four times that of the formula with every step in the dtype, and what a quick exp may add. An
+    effort of -1 is without the formula, 0 of one draw of the numbers, 1 of more, 2 of many, and of a function of JAX
+    under ``jax.jit``, too. The largest error counts, so that more effort only allows more.
     """
     dtype = case.dtype or how.dtype
     fine = dtype == "float64"  # there the error of the dense formula is told, and no bound
@@ -44,7 +44,14 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
         for compiled in (False, True) if in_jax else (False,):
             more = dense_errors(case, how.seed, dtype, draws=MANY_DRAWS, in_jax=compiled, style=style)
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
-    return {leaf: _tolerance(case, how, dtype, leaf, errors.get(leaf)) for leaf in wanted}
+    found = {leaf: _tolerance(case, how, dtype, leaf, errors.get(leaf)) for leaf in wanted}
+    if how.strict and effort > 0 and not fine and case.direction in (GRADIENT, GRADIENT_HELD):
+        size = right.around(case.inputs(how.seed, dtype), in_parts(dense.of_delta))
+        tree = max(map(largest, wanted.values()), default=0.0)
+        for leaf in found.keys() & size.keys():
+            beside = _eps("float32") * largest(size[leaf]) / scale_of(wanted[leaf], found[leaf], tree)
+            found[leaf] = found[leaf]._replace(allowed=found[leaf].allowed + beside)
+    return found
 
 
 def _tolerance(case: Case, how: How, dtype: str, leaf: str, dense_error: float | None) -> Tolerance:
