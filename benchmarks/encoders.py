@@ -4,6 +4,7 @@ The judge is the specification on the same weights, in float64 for the layers, i
 texts end to end it looks at some. A contestant that is wrong, or cannot take part, is reported and not timed.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +63,7 @@ def run(
         todo += [_encoder(checkpoint, *size) for size in workload.encoders]
         todo += [_end_to_end(checkpoint, workload.texts)]
     except (FileNotFoundError, ModuleNotFoundError) as error:
-        results["left_out"].append(f"whole encoders: {error}")
+        results["left_out"].append(f"whole encoders: {str(error).replace(sys.executable, 'python')}")
     for sizes in workload.layers:
         todo += [make(*sizes, training) for make in (_block, _multi_head) for training in (False, True)]
     for case in todo:
