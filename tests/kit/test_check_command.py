@@ -163,6 +163,8 @@ class TestRefusals:
             (["mine.py"], "neither module:function nor an adapter that ships; name a function of it: mine:"),
             (["mine"], "neither module:function nor an adapter that ships; name a function of it: mine:"),
             (["lacking:fn"], "lacking:fn: No module named 'no_such_package'\n"),
+            (["mine:right", "--sizes", "N=3,G=2"], "sizes got N=3, expected a multiple of G=2"),
+            (["/no/such/mine.py:right"], "a module is named in its folder: cd /no/such, then mine:right"),
         ],
     )
     def test_is_2_and_one_line(self, run, here, argv, words):

@@ -53,6 +53,8 @@ class How(NamedTuple):
         for axis, size in self.sizes.items():
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")
+        if "N" in self.sizes and "G" in self.sizes and self.sizes["N"] % max(self.sizes["G"], 1):
+            raise ValueError(f"{who}: sizes got N={self.sizes['N']}, expected a multiple of G={self.sizes['G']}")
         if not (isinstance(self.seed, int) and self.seed >= 0):
             raise ValueError(f"{who}: seed got {self.seed!r}, expected 0 or more")
         for name, least in (("timeout", 0), ("total_timeout", 0), ("repeat", 1)):

@@ -171,7 +171,10 @@ def _said(path: str, error: BaseException) -> str:
         return f"{type(error).__name__}: {one_line(error)}"
     module, _, name = path.partition(":")
     if module.endswith(".py") or "/" in module:
-        meant = f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+        file = Path(module.removesuffix(".py"))
+        if file.is_absolute():
+            return f"{one_line(error)}; a module is named in its folder: cd {file.parent}, then {file.name}:{name}"
+        meant = f"{str(file).strip('./').replace('/', '.')}:{name}"
         return f"{one_line(error)}; a module is named without .py: {meant}"
     missing = getattr(error, "name", None) or str(error).partition("'")[2].partition("'")[0]
     if missing != module and not module.startswith(f"{missing}."):  # it is there, and lacks another one

@@ -1,9 +1,11 @@
 """Reasons that are found by calling again: a race, strides, a compiler; and sizes at which it is right."""
 
+import ast
 import contextlib
 import contextvars
 import functools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -187,10 +189,20 @@ def smaller(trial: Trial) -> Trial:
     if not is_called_once(trial):
         return trial
     if trial.case.call:
-        trial = _if_wrong(with_case(trial, trial.case._replace(call=""))) or trial
+        trial = _if_wrong(with_case(trial, trial.case._replace(call=""))) or _without_some(trial)
     for axis, (small, times) in _axes(trial).items():
         if (SIZES | trial.case.sizes)[axis] != times[axis] * small:
             trial = _if_wrong(_at(trial, times, small)) or trial
+    return trial
+
+
+def _without_some(trial: Trial) -> Trial:
+    """The question without each option that it is wrong without, too."""
+    asked = ast.parse(f"f({trial.case.call})", mode="eval").body.keywords  # type: ignore[attr-defined]
+    kinds = {x.arg: re.sub("query_|key_|_rate|_rng", "", x.arg) for x in asked}  # both ids, both of dropout
+    for kind in dict.fromkeys(kinds.values()):
+        kept = [ast.unparse(x) for x in asked if x.arg in trial.case.options and kinds[x.arg] != kind]
+        trial = _if_wrong(with_case(trial, trial.case._replace(call=", ".join(kept)))) or trial
     return trial
 
 
@@ -201,11 +213,11 @@ def _if_wrong(trial: Trial | None) -> Trial | None:
 def where_wrong(trial: Trial) -> str:
     """The sizes from which on it is wrong, as numbers of one axis each; empty where it is wrong at small sizes, too.
 
-    In a narrow dtype rounding may hide it at the sizes below.
+    The trial is as ``smaller`` has it. In a narrow dtype rounding may hide it at the sizes below.
     """
     if not is_called_once(trial) or trial.dtype in ("float16", "bfloat16"):
         return ""
-    trial, found = smaller(trial), []
+    found = []
     for axis, (small, times) in _axes(trial).items():
         if (SIZES | trial.case.sizes)[axis] != times[axis] * small and _is_right_at(trial, times, small):
             found.append(_bound(trial, axis, small, times))

@@ -115,7 +115,9 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
         return f" where {' and '.join(beside)} {'are' if len(beside) > 1 else 'is'} given"
     if not right:
         return ""
-    where = by_running.where_wrong(min(mine, key=pairs_of)) if mine and len(right) >= len(cases) else ""
+    where = ""
+    if mine and len(right) >= len(cases):
+        where = by_running.where_wrong(by_running.smaller(min(mine, key=pairs_of)))
     return f" where {where}" if where else f" in {len(cases)} of {len(cases) + len(right)} calls with it"
 
 
@@ -208,8 +210,11 @@ def _alike(faults: Faults) -> None:
     for outcome in faults.left:
         name = broken(claims) if harm_of(outcome) is Harm.CLAIM else _signature(outcome)
         groups[name].add(outcome.case.name)
+    dtypes = {outcome.case.name: outcome.case.dtype for outcome in faults.left}
     for name, names in groups.items():
-        faults.take(name, names, '--lacks "determinism"' if name == OTHER_BITS else "", tried=0)
+        dtype, *others = {dtypes[one] for one in names}
+        narrow = f" in {dtype}" if dtype in ("bfloat16", "float16") and not others else ""
+        faults.take(name + narrow, names, '--lacks "determinism"' if name == OTHER_BITS else "", tried=0)
 
 
 def _signature(outcome: Outcome) -> str:
@@ -222,8 +227,7 @@ def _signature(outcome: Outcome) -> str:
     if outcome.verdict is Verdict.SILENT or (case.judge == "dropped" and outcome.finding.index is None):
         return outcome.finding.message.partition(":")[0]
     options = re.findall(r"(\w+)=", case.call)
-    where = f" in {case.dtype}" * (case.dtype in ("bfloat16", "float16"))
-    where += f" with {', '.join(options)}" if options else ""
+    where = f" with {', '.join(options)}" if options else ""
     leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
     return f"{leaf if leaf != 'out' else 'the result'} is {outcome.verdict}{where}"
 
