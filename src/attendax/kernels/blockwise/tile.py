@@ -4,6 +4,7 @@ Scores and weights are (..., N, queries, keys), in the backward as in the forwar
 and a weight near 1 is not off by as much as its score (L8). Queries of heads that share a key are rows of one product.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ from ..online_softmax import at_most_zero, exp_scores, parts_of_softmax, parts_o
 from ..operands import KEY, QUERY, REST, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from ..score_modifiers import add_bias, modify
 from .tiles import Tile, allowed_pairs
+
+CHAIN = 512  # queries, of which one chain is near enough
 
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:
@@ -132,14 +135,28 @@ def pulled_back(
     found = [_of_rows(dz, key, plan, False, times)] if wanted[QUERY] is not None else []
     for k, weights, array in ((KEY, dz, query), (VALUE, dropped(p, tile, operands, plan), dout)):
         if wanted[k] is not None:
-            one, other = (_in_groups(x, key.shape[-3]) for x in (weights, array))
-            found.append(times(one, other, False, plan.flat, plan.precision, transpose_left=True))
+            found.append(_over_queries(weights, array, key.shape[-3], plan))
     return (*found, *drest)
 
 
 def _in_groups(x: Array, G: int) -> Array:
     """(..., N, T, .) as (..., G, N // G · T, .): the queries of heads that share a key, one after the other."""
     return x.reshape(*x.shape[:-3], G, -1, x.shape[-1])
+
+
+def _over_queries(weights: Array, x: Array, G: int, plan: Plan) -> Array:
+    """The sums of x (..., N, T, .) over the queries of the heads that share a key, (..., G, S, .).
+
+    A product without a batch XLA:CPU adds up in chains, which are off by three times as much (L8): then it gets one,
+    of some of the heads each.
+    """
+    one, other = (_in_groups(y, G) for y in (weights, x))
+    heads = weights.shape[-3] // G
+    if plan.platform == "cpu" and math.prod(one.shape[:-2]) == 1 and heads > 1 and one.shape[-2] > CHAIN:
+        parts = next(count for count in range(2, heads + 1) if heads % count == 0)
+        one, other = (y.reshape(*y.shape[:-2], parts, -1, y.shape[-1]) for y in (one, other))
+        return times(one, other, False, plan.flat, plan.precision, transpose_left=True).sum(axis=-3)
+    return times(one, other, False, plan.flat, plan.precision, transpose_left=True)
 
 
 def _of_heads(x: Array, shape: tuple[int, ...]) -> Array:
