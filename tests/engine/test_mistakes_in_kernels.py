@@ -3,8 +3,8 @@
 A mistake is a piece of text replaced in one file of a copy of ``attendax.kernels``, or of what ``attendax.masks`` says
 about whole tiles. The judge beside it holds the copy, in tiles of 3 queries and 2 keys, against the specification; it
 must raise AssertionError, and must pass on an untouched copy. Where all keys of a row are in one tile, second
-derivatives have functions of their own: the settings with "few keys" judge these. Judges run step by step, which at
-this size is faster than compiling a mistake first; only those whose mistake lies in rounding compile.
+derivatives have functions of their own: the settings with "few keys" judge these. Judges that call once or twice run
+step by step, which at this size is faster than compiling a mistake first.
 """
 
 import importlib
@@ -299,11 +299,11 @@ def judge_poison_forward(twin, case):
 @judge("poison backward")
 def judge_poison_backward(twin, case):
     arrays = arrays_of(case)
-    cotangent = cotangent_of(case.forward(twin, *arrays))
-    wanted = results_and_gradients(case, twin, arrays, cotangent)
+    cotangent = cotangent_of(case.forward(spec, *arrays))
+    run = jax.jit(lambda arrays: results_and_gradients(case, twin, arrays, cotangent))
+    wanted = run(arrays)
     for poison in (np.nan, 1e200, 1e308):
-        got = results_and_gradients(case, twin, poisoned(arrays, 3, poison), cotangent)
-        assert_same_bits(got, wanted, str(poison))
+        assert_same_bits(run(poisoned(arrays, 3, poison)), wanted, str(poison))
 
 
 def cotangent_before(out):
@@ -351,10 +351,14 @@ def judge_unread_modifier(twin, case):
     assert_same_bits(before(jnp.nan), before(0.0), "gradients before")
 
 
-def second_before(twin, case, arrays, directions):
-    """How these gradients move along a direction."""
-    moved = jax.jvp(lambda *arrays: gradients_of(twin, case, arrays), arrays, directions)[1]
-    return tuple(np.asarray(g)[..., :3, :] for g in moved)
+def second_before(twin, case):
+    """How these gradients move along a direction, as a function of the arrays and it."""
+
+    @jax.jit
+    def moved(arrays, directions):
+        return jax.jvp(lambda *arrays: gradients_of(twin, case, arrays), arrays, directions)[1]
+
+    return lambda *given: tuple(np.asarray(g)[..., :3, :] for g in moved(*given))
 
 
 @judge("unread second")
@@ -365,17 +369,18 @@ def judge_unread_second(twin, case):
     """
     arrays = arrays_of(case)
     directions = directions_of(arrays)
-    wanted = second_before(twin, case, arrays, directions)
+    second = second_before(twin, case)
+    wanted = second(arrays, directions)
     for poison in (np.nan, 1e308):
         query = arrays[0].copy()
         query[..., 3:, :] = poison
-        assert_same_bits(second_before(twin, case, (query, *arrays[1:]), directions), wanted, "unread queries")
+        assert_same_bits(second((query, *arrays[1:]), directions), wanted, "unread queries")
         for spoilt in (
             (poisoned(arrays, 3, poison), directions),
             (arrays, poisoned(directions, 3, poison)),
             (poisoned(arrays, 3, poison), poisoned(directions, 3, poison)),
         ):
-            assert_same_bits(second_before(twin, case, *spoilt), wanted, str(poison))
+            assert_same_bits(second(*spoilt), wanted, str(poison))
 
 
 @judge("visible second")
@@ -485,11 +490,12 @@ def spoiled_rows(case, k, arrays):
 def judge_spoiled_tangent(twin, case):
     """Rows of tangents, of arrays and of directions: NaN in these rows, all else as without."""
     arrays, directions = arrays_of(case), directions_of(arrays_of(case))
-    clean = jax.tree.leaves(jax.jvp(attended(twin, case), arrays, directions)[1])
+    tangent = jax.jit(lambda *pair: jax.jvp(attended(twin, case), *pair)[1])
+    clean = jax.tree.leaves(tangent(arrays, directions))
     numbers = np.nan, np.inf
     every = [(k, bad, directions) for k, bad in spoilt(arrays, numbers)]
     for k, *pair in every + [(k, arrays, bad) for k, bad in spoilt(directions, numbers)]:
-        got = jax.tree.leaves(jax.jvp(attended(twin, case), *pair)[1])
+        got = jax.tree.leaves(tangent(*pair))
         rows, _ = spoiled_rows(case, k, arrays)
         wanted = np.where(rows[..., None], np.nan, clean[0]), *(np.where(rows, np.nan, x) for x in clean[1:])
         assert_equal_with_nan(got, wanted)
@@ -505,6 +511,7 @@ def judge_spoiled_second(twin, case):
     arrays, directions, numbers = (abs(query), abs(key), value), directions_of((query, key, value)), (np.nan, -np.inf)
     grads = read_but_the_last(twin, case, arrays)
 
+    @partial(jax.jit, static_argnums=3)
     def second(grads, arrays, directions, first=0):
         fixed = arrays[:first]
         return jax.jvp(lambda *a: gradients_by(twin, case, grads, (*fixed, *a)), arrays[first:], directions[first:])[1]
@@ -692,7 +699,10 @@ def judge_some_weights(twin, case):
     np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
 
 
-COMPILED = {"huge forward", "losses", "an unseen NaN", "huge derivatives"}
+COMPILED = {  # and called more than once, or about rounding
+    "an unseen NaN", "huge derivatives", "huge forward", "losses", "poison backward", "spoiled second", "spoiled tangent",
+    "unread second",
+}  # fmt: skip
 
 
 def hold(judge_name, setting_name, twin):
