@@ -699,9 +699,9 @@ def judge_some_weights(twin, case):
     np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
 
 
-COMPILED = {  # and called more than once, or about rounding
-    "an unseen NaN", "huge derivatives", "huge forward", "losses", "poison backward", "spoiled second", "spoiled tangent",
-    "unread second",
+COMPILED = {  # what calls more than once, or is about rounding
+    "an unseen NaN", "huge derivatives", "huge forward", "losses", "poison backward", "spoiled second",
+    "spoiled tangent", "unread second",
 }  # fmt: skip
 
 
