@@ -47,6 +47,13 @@ def test_every_test_is_in_one_share():
     assert all(in_share(name, "1/1") for name in names)
 
 
+def test_a_share_in_sixteen_builds_a_library():
+    names = [f"tests/engine/native/test_native_elsewhere.py::test_x[{k}-neon]" for k in range(500)]
+    sizes = [sum(in_share(name, f"{k}/64") for name in names) for k in range(1, 65)]
+    assert sum(sizes) == 500
+    assert sum(size > 0 for size in sizes) == 4
+
+
 @pytest.mark.parametrize("share", ["0/3", "4/3", "1/0", "third", "1", "-1/3", ""])
 def test_a_share_that_is_none(share):
     with pytest.raises(pytest.UsageError, match="--share takes K/N"):
