@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] |
                 raise recorder.failed
             if also and len(folders := recorder.cases.get(case.name, [])) == 1:
                 beside += also(case, how, part / folders[0])
-        told = {"schema": SCHEMA, "attendax": versions("numpy")["attendax"], "left_out": left_out}
+        told: dict[str, Any] = {"schema": SCHEMA, "attendax": versions("numpy").get("attendax"), "left_out": left_out}
         told |= {"asked": {k: getattr(args, k) for k in ASKED}, "cases": recorder.cases, "folders": recorder.folders}
         (part / INDEX).write_text(json.dumps(told, indent=1), "utf-8")
     print(wrapped(_said(args, recorder, len(cases), beside if also else None)))
