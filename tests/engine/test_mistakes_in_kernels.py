@@ -699,7 +699,7 @@ def judge_some_weights(twin, case):
     np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
 
 
-COMPILED = {  # what calls more than once, or is about rounding
+COMPILED = {  # judges that call more than once, or are about rounding
     "an unseen NaN", "huge derivatives", "huge forward", "losses", "poison backward", "spoiled second",
     "spoiled tangent", "unread second",
 }  # fmt: skip

@@ -59,6 +59,18 @@ def test_one_program_for_three_lengths(name):
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 
+def test_a_gradient_of_one_text_whose_heads_share_a_key_head():
+    """The numbers of texts and key heads are known to be 1, that of tokens is not."""
+    (t,) = jax.export.symbolic_shape("t")
+    shape = jax.ShapeDtypeStruct((1, N, t, D), "float32"), jax.ShapeDtypeStruct((1, 1, t, D), "float32")
+    gradient = jax.grad(lambda *arrays: jnp.sum(attention(*arrays) ** 2), (0, 1, 2))
+    exported = jax.export.export(jax.jit(gradient))(shape[0], shape[1], shape[1])
+    query, key, value, _, _ = arrays(1, 200, 200)
+    given = query, key[:, :1], jnp.flip(key[:, 1:], axis=-1)
+    for one, other in zip(exported.call(*given), gradient(*given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
 def test_explain_says_that_scores_are_one_tile():
     query, key, value, _, _ = shapes(*jax.export.symbolic_shape("b, t, s"))
     found = explain(query, key, value, mask=masks.causal())

@@ -106,7 +106,7 @@ def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
 
 
 def _of_one_number(kept: np.ndarray, rate: float) -> Finding:
-    """A fault where the numbers of what rows, or columns, keep differ less than chance has it."""
+    """A fault where rows, or columns, keep numbers of weights that differ less than chance has it."""
     for axis, words in ((-1, "queries keep nearly as many keys each"), (-2, "keys are kept nearly as often each")):
         numbers, size = kept.sum(axis), kept.shape[axis]
         variance = np.square(numbers - size * (1 - rate)).mean() / (size * rate * (1 - rate))

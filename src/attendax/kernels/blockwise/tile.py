@@ -151,12 +151,13 @@ def _over_queries(weights: Array, x: Array, G: int, plan: Plan) -> Array:
     of some of the heads each.
     """
     one, other = (_in_groups(y, G) for y in (weights, x))
-    heads = weights.shape[-3] // G
-    if plan.platform == "cpu" and math.prod(one.shape[:-2]) == 1 and heads > 1 and one.shape[-2] > CHAIN:
+    heads, rows = weights.shape[-3] // G, one.shape[-2]
+    of_one = plan.platform == "cpu" and math.prod(one.shape[:-2]) == 1
+    if apart := of_one and heads > 1 and isinstance(rows, int) and rows > CHAIN:  # or symbolic, in jax.export
         parts = next(count for count in range(2, heads + 1) if heads % count == 0)
-        one, other = (y.reshape(*y.shape[:-2], parts, -1, y.shape[-1]) for y in (one, other))
-        return times(one, other, False, plan.flat, plan.precision, transpose_left=True).sum(axis=-3)
-    return times(one, other, False, plan.flat, plan.precision, transpose_left=True)
+        one, other = (y.reshape(*y.shape[:-2], parts, rows // parts, y.shape[-1]) for y in (one, other))
+    found = times(one, other, False, plan.flat, plan.precision, transpose_left=True)
+    return found.sum(axis=-3) if apart else found
 
 
 def _of_heads(x: Array, shape: tuple[int, ...]) -> Array:
