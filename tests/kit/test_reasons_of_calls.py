@@ -8,10 +8,13 @@ import pytest
 
 import right_attention
 from attendax import conformance
+from attendax.conformance.adapters.implementation import Implementation
+from attendax.conformance.diagnoses import by_running
 from attendax.conformance.diagnoses.by_running import RACE, STRIDES, UNWRITTEN
 from attendax.conformance.diagnoses.of_code import OVERFLOWS
 from attendax.conformance.diagnoses.unexplained import COUNTS, LEAK, OTHER_BITS, WEIGHED
 from attendax.conformance.frameworks import in_numpy
+from attendax.conformance.judge.trial import Trial
 
 check = functools.partial(
     conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward", profile="robust", repeat=1
@@ -147,3 +150,15 @@ def test_causal_by_blocks_is_one_cause_and_neither_ignored_nor_left_out(block):
     (cause,) = check(attend, only=["causal"]).causes
     assert cause.name.startswith("some queries see keys that they may not")
     assert "causal, lengths that no block divides" in cause.cases
+
+
+def test_options_that_have_no_part_in_it_are_left_out():
+    def attend(query, key, value, *, sinks=None, **options):
+        out = right_attention.attend(query, key, value, sinks=sinks, **options)
+        return out + 1 if sinks is not None else out
+
+    (case,) = (case for case in conformance.CASES if case.name == "sinks, window")
+    trial = Trial(Implementation(attend, "mine", arrays="numpy"), case)
+    trial.got = trial.run()
+    assert len(case.options) > 1
+    assert by_running.smaller(trial).case.options == {"sinks"}
