@@ -160,5 +160,5 @@ def test_options_that_have_no_part_in_it_are_left_out():
     (case,) = (case for case in conformance.CASES if case.name == "sinks, window")
     trial = Trial(Implementation(attend, "mine", arrays="numpy"), case)
     trial.got = trial.run()
-    assert len(case.options) > 1
-    assert by_running.smaller(trial).case.options == {"sinks"}
+    with by_running.patience(60):
+        assert by_running.smaller(trial).case.options == {"sinks"}
