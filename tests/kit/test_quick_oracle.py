@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from attendax.conformance.cases import pool
+from attendax.conformance.cases import CASES, pool
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions import parts as quick
 from attendax.conformance.conventions.parts import pairs
+from attendax.conformance.judge import dense
 
 COMBINATIONS = (
     "softcap and scale below 0 and sinks",
@@ -92,3 +93,23 @@ def test_a_bias_may_forbid():
     assert quick.is_for(inputs)
     with np.errstate(all="ignore"):
         equal(by_formula("forward", inputs), BY_SPEC["forward"](inputs))
+
+
+def test_l8_an_error_of_delta_changes_gradients_by_no_more_than_is_allowed_for_it():
+    """|dout| |v| in the gradient of each score, of any sign; of keys and queries above 0 it is all reached."""
+    (case,) = (case for case in CASES if case.name == "gradient: bias with grouped heads")
+    inputs = case.inputs(0, "float32")
+    arrays = {name: abs(x) if name in ("query", "key") else x for name, x in inputs.arrays.items()}
+    query, key, value = (arrays[name].astype(float) for name in ("query", "key", "value"))
+    heads = query.shape[1] // key.shape[1]
+    key, value = (np.repeat(x, heads, axis=1) for x in (key, value))
+    scores = query @ key.swapaxes(-1, -2) / query.shape[-1] ** 0.5 + arrays["bias"]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    off = np.linalg.norm(inputs.extra["cotangent"], axis=-1)[..., None] * np.linalg.norm(value, axis=-1)[..., None, :]
+    dquery = (weights * off) @ key / query.shape[-1] ** 0.5
+    found = dense.of_delta(inputs._replace(arrays=arrays))
+    np.testing.assert_allclose(found["grad query"], dquery, rtol=1e-5)
+    assert found["grad key"].shape == arrays["key"].shape
+    assert found["grad bias"].shape == arrays["bias"].shape
+    assert "grad value" not in found
