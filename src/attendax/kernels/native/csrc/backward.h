@@ -166,7 +166,7 @@ struct Backward {
         store(at, x);
       }
     if (p.drops) rows.dropout(key, keys, keep, kLd);
-    in_tiles(keys, [=, this]<int M>(Rows<M>, int64_t r) INLINED {
+    in_tiles<Order::of_width>(keys, [=, this]<int M>(Rows<M>, int64_t r) INLINED {
       register_tile<M, N, true, Order::of_width>(
           from.value + r * from.value_step, from.value_step, b.douts + row, kLd, p.value_width, [&](F(&acc)[M][N]) {
             for (int i = 0; i < M; ++i)
@@ -268,7 +268,7 @@ struct Backward {
 template <int N>
 INLINE void add_over_queries(const Real* weights, int64_t keys, int64_t rows, const Span* spans, int64_t panels,
                              int64_t key, const Real* from, int64_t step, Real* to, int64_t to_step) {
-  in_tiles(keys, [=]<int M>(Rows<M>, int64_t r) INLINED {
+  in_tiles<Order::chain>(keys, [=]<int M>(Rows<M>, int64_t r) INLINED {
     int64_t a = 0, b = panels;
     auto sees = [&](int64_t i) { return spans[i].begin < key + r + M && spans[i].end > key + r; };
     while (a < b && !sees(a)) ++a;

@@ -158,7 +158,7 @@ struct Directions {
   // to (keys x N vectors) = rows . columns, or added to what is there.
   template <int N, bool Add>
   INLINE void multiply(const Real* rows, int64_t width, const Real* columns, Real* to) const {
-    in_tiles(keys, [=]<int M>(Rows<M>, int64_t r) INLINED {
+    in_tiles<Order::of_width>(keys, [=]<int M>(Rows<M>, int64_t r) INLINED {
       register_tile<M, N, true, Order::of_width>(rows + r * width, width, columns, kLd, width, [&](F(&acc)[M][N]) {
         for (int i = 0; i < M; ++i)
           for (int j = 0; j < N; ++j) {

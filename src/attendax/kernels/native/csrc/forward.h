@@ -114,9 +114,9 @@ struct Forward {
 
 // Few queries that see the same keys, as in decoding: lanes are keys, then the width of the values. The same operations
 // in the same order as in a panel, so the same bits; but each key and value is read once, as memory has it.
-constexpr int kFew = 4;                   // rows that go by at once
-constexpr int kMostFew = 2 * kFew;        // with more, a panel has the better use of its lanes
-constexpr int kSums = kRows > 4 ? 8 : 4;  // vectors of sums that stay in registers
+constexpr int kFew = 4;                // rows that go by at once
+constexpr int kMostFew = 2 * kFew;     // with more, a panel has the better use of its lanes
+constexpr int kSums = kRegisters / 4;  // vectors of sums that stay in registers
 
 struct Few {
   const Problem& p;

@@ -34,15 +34,17 @@ typedef ATTENDAX_REAL Real;
 constexpr bool kDouble = sizeof(Real) == 8;
 
 #if defined(__AVX512F__)
-constexpr int kBytes = 64;
-constexpr int kRows = 12;  // of a register tile: 2 * 12 sums, 2 vectors and a broadcast fill 32 registers
+constexpr int kBytes = 64, kRegisters = 32;
 #elif defined(__AVX2__)
-constexpr int kBytes = 32;
-constexpr int kRows = 4;  // of 16: sums of pieces wait beside them, and with 6 rows every sum does so in memory
+constexpr int kBytes = 32, kRegisters = 16;
 #else
-constexpr int kBytes = 16;
-constexpr int kRows = 12;  // of 32
+constexpr int kBytes = 16, kRegisters = 32;
 #endif
+
+// Rows of a register tile. In one chain: 2 * 12 sums, 2 vectors and a broadcast fill 32 registers. In pieces the sum so
+// far waits beside each of them: with more rows it would do so in memory.
+constexpr int kRows = kRegisters == 32 ? 6 : 4;
+constexpr int kChainRows = kRegisters == 32 ? 12 : 4;
 
 constexpr int W = kBytes / int(sizeof(Real));  // lanes of a vector
 constexpr int kPanel = 2 * W;                  // queries of a panel

@@ -148,7 +148,7 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
       // While this panel is multiplied, what is written next and the panel that is packed next are asked for.
       const Real* w = static_cast<const Real*>(l.w) + depth * l.columns + column + c + kPanel;
       int64_t ahead = l.turned || c + kPanel >= columns ? 0 : deep, next = 0;
-      in_tiles(rows, [=, &next]<int M>(Rows<M>, int64_t r) INLINED {
+      in_tiles<Order::chain>(rows, [=, &next]<int M>(Rows<M>, int64_t r) INLINED {
         for (int64_t until = (r + M) * ahead / rows; next < until; ++next)
           for (int j = 0; j < 2; ++j) __builtin_prefetch(w + next * l.columns + j * W, 0, 2);
         for (int i = 0; i < M; ++i)

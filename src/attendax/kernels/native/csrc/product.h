@@ -52,7 +52,7 @@ INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb
   };
   auto add_until = [&](int64_t end) INLINED {
     zero(acc);
-    if (order != Order::chain && M <= 4 && end - p == kPiece) {  // a loop costs so few rows a share of their time
+    if (order != Order::chain && end - p == kPiece) {  // a loop would cost a share of its time
 #pragma GCC unroll 8
       for (int i = 0; i < kPiece; ++i) step();
       return;
@@ -104,12 +104,13 @@ template <int M, class Body>
 NOINLINE void tiles_of(int64_t row, int64_t end, Body body) {
   for (; row < end; row += M) body(Rows<M>{}, row);
 }
-template <class Body>
+template <Order order, class Body>
 INLINE void in_tiles(int64_t rows, const Body& body) {
-  int64_t rest = rows % kRows, full = rows - rest;
-  if (full && (rest + kRows) % 4 < rest % 4) full -= kRows;
+  constexpr int full_rows = order == Order::chain ? kChainRows : kRows;
+  int64_t rest = rows % full_rows, full = rows - rest;
+  if (full && (rest + full_rows) % 4 < rest % 4) full -= full_rows;
   int64_t fours = rows - (rows - full) % 4;
-  if (full) tiles_of<kRows>(0, full, body);
+  if (full) tiles_of<full_rows>(0, full, body);
   if (full < fours) tiles_of<4>(full, fours, body);
   if (fours < rows) tiles_of<1>(fours, rows, body);
 }
@@ -120,9 +121,10 @@ INLINE void in_tiles(int64_t rows, const Body& body) {
 template <int N, bool Along, bool Scaled>
 INLINE void add_product(int64_t rows, int64_t depth, const Real* a, int64_t lda, const Real* b, int64_t ldb, Real* c,
                         int64_t ldc, const F* factor, int64_t first = 0) {
-  in_tiles(rows, [=]<int M>(Rows<M>, int64_t row) INLINED {
+  constexpr Order order = Scaled ? Order::of_keys : Order::chain;
+  in_tiles<order>(rows, [=]<int M>(Rows<M>, int64_t row) INLINED {
     Real* to = c + row * ldc;
-    register_tile<M, N, Along, Scaled ? Order::of_keys : Order::chain>(
+    register_tile<M, N, Along, order>(
         a + row * (Along ? lda : 1), lda, b, ldb, depth,
         [&](F(&acc)[M][N]) {
           for (int i = 0; i < M; ++i)

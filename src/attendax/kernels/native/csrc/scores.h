@@ -27,7 +27,7 @@ struct Panel {
       first[j] = load_ints(block.first + row + j * W);
       last[j] = load_ints(block.last + row + j * W);
     }
-    in_tiles(keys, [=, &top, this]<int M>(Rows<M>, int64_t r) INLINED {
+    in_tiles<Order::of_width>(keys, [=, &top, this]<int M>(Rows<M>, int64_t r) INLINED {
       register_tile<M, N, true, Order::of_width>(
           keys_at + r * step, step, queries + row, kLd, p.width, [&](F(&acc)[M][N]) {
             F highest[N];  // what is stored might lie where `top` does, for all that the compiler knows
