@@ -7,17 +7,19 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).resolve().parent / "results"
+OPTIONAL = ("bfloat16", "avx2", "xeon")  # folders, and fields of Results
 SINGLE = ("forward", "backward")  # what is measured of every shape
 
 
 class Results(NamedTuple):
-    """The committed files; ``bfloat16`` and ``avx2`` are None as long as there is none."""
+    """The committed files; ``bfloat16``, ``avx2`` and ``xeon`` are None as long as there is none."""
 
     full: dict[str, Any]
     cores: dict[str, Any]
     compile: dict[str, Any]
     bfloat16: dict[str, Any] | None
     avx2: dict[str, Any] | None
+    xeon: dict[str, Any] | None
     devices: dict[str, Any]
     linear: dict[str, Any]
     models: dict[str, Any]
@@ -40,7 +42,7 @@ def committed(folder: Path = RESULTS) -> Results:
         return json.loads((folder / name).read_text("utf-8"))
 
     runs = [load(name) for name in ("results.json", "cores/results.json", "compile/results.json")]
-    rest = [load(f"{name}/results.json") if (folder / name).exists() else None for name in ("bfloat16", "avx2")]
+    rest = [load(f"{name}/results.json") if (folder / name).exists() else None for name in OPTIONAL]
     others = [load(name) for name in ("devices.json", "linear.json", "models.json", "conformance.json")]
     matrix = (folder / "conformance.md").read_text("utf-8")
     return Results(*runs, *rest, *others, matrix, load("rows.json"), load("kit.json"))

@@ -23,18 +23,21 @@ def speed(results: Results) -> str:
     plain_calls = {case: ratio for case, ratio in forward.items() if sees_all(full, case)}
     rows = [*forward.values(), *gradient.values()]
     compiled = mean(compile_ratios(results, "forward").values(), 1)
-    faster, slower = "", ""
+    faster, slower, elsewhere = "", "", ""
     if results.avx2:
         narrow = by_measure(results.avx2)
         faster = f"; {mean(ratio for case, ratio in narrow[0].items() if case in plain_calls)} without AVX-512"
         there = [ratio for found in narrow for ratio in found.values()]
         ahead = any(map(behind, [*rows, *there]))
         slower = f" ({sum(map(behind, there)) or 'none'} without AVX-512)" if ahead else " of either"
+    if results.xeon:
+        there = [ratio for found in by_measure(results.xeon) for ratio in found.values()]
+        elsewhere = f", in {sum(map(behind, there)) or 'none'} of {len(there)} on a Xeon"
     return (
         f"On a CPU `attention` is {mean(plain_calls.values())} times as fast as torch's SDPA with nothing to "
         f"skip (geometric mean of {len(plain_calls)} shapes{faster}). torch is faster in "
-        f"{sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md){slower}, "
-        f"gradients included. It compiles {compiled} times as fast as jax.nn's "
+        f"{sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md){slower}{elsewhere}. It "
+        f"compiles {compiled} times as fast as jax.nn's "
         f"(float32, torch {version(full, 'torch')}, {machine(full)}; {when(full)})."
     )
 
@@ -174,6 +177,21 @@ def with_avx2(results: Results) -> str:
     )
 
 
+def on_a_xeon(results: Results) -> str:
+    """AVX-512 of another maker, with the versions of that machine and the parts of rounds that its host disturbed."""
+    run = results.xeon
+    if run is None:
+        return "There is no committed run on an Intel processor."
+    kept = [record for record in run["records"] if record["status"] == "timed" and record["contestant"] == OURS]
+    disturbed = sum(record["rounds_disturbed"] for record in kept) / sum(len(record["seconds"]) for record in kept)
+    torch = ahead(run, TORCH)
+    return (
+        f"On another maker's AVX-512 {beside_torch(run, 'xeon')}, with torch {version(run, 'torch')} and jax "
+        f"{version(run, 'jax')}. {'Ahead: torch in ' + listed(torch) if torch else 'torch is nowhere ahead'}. Its host "
+        f"disturbed {disturbed:.0%} of the rounds that were kept."
+    )
+
+
 def leads(results: Results) -> dict[str, dict[str, float]]:
     """Seconds of each other contestant over those of attendax, by case of the encoders."""
     cases = results.full.get("encoders", {"cases": {}})["cases"]
@@ -228,6 +246,7 @@ STATEMENTS = (
     with_more_cores,
     in_bfloat16,
     with_avx2,
+    on_a_xeon,
     encoders,
     training,
     training_faults,

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,7 +17,7 @@ from program import Program, fits, refuse
 from workload import CAP, WINDOW, Case
 
 torch.set_num_threads(threads())
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DEVICE = "cuda" if jax.default_backend() == "gpu" else "cpu"  # where JAX computes
 
 
 def tensor(array: Any) -> torch.Tensor:
@@ -29,6 +30,9 @@ def tensor(array: Any) -> torch.Tensor:
 
 def program(attend: Callable, case: Case, measure: str, *, by_parts: bool, note: str = "") -> Program:
     """``attend(tensors)`` in one direction; ``by_parts``: on the kernel that has every derivative."""
+
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        raise Unable("this torch knows no GPU")
 
     def own_layout(arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(tensor(x).requires_grad_(measure == "backward") for x in arrays)

@@ -328,6 +328,17 @@ class TestContestants:
         assert {"attendax", "attendax-dense", "jax.nn"} <= set(timed)
         assert ("numpy" in timed) == (direction in ("forward", "backward"))
 
+    def test_torch_computes_where_jax_does(self, monkeypatch):
+        """With a GPU beside a JAX for CPUs alone torch was timed on the GPU."""
+        torch = pytest.importorskip("torch")
+        module = importlib.import_module("torch_contestants")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        assert importlib.reload(module).DEVICE == "cpu"
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(module, "DEVICE", "cuda")
+        with pytest.raises(Unable, match="this torch knows no GPU"):
+            module.sdpa(Case("tiny", TINY["tiny"]), "forward")
+
     def test_dropout_is_judged_by_the_law_or_by_its_mean(self, monkeypatch):
         case = Case("tiny", TINY["tiny"]._replace(variant="dropout"))
         ours, _ = attention.Judges(case).admit("attendax", "forward")

@@ -69,6 +69,12 @@ class TestOtherNumbers:
         found = statements.in_bfloat16(RESULTS._replace(bfloat16=self.slower()))
         assert "Ahead: torch-sdpa in minilm-128 (0.00 forward" in found
 
+    def test_a_run_on_another_processor_is_told_of(self):
+        assert "no committed run" in statements.on_a_xeon(RESULTS._replace(xeon=None))
+        told = statements.on_a_xeon(RESULTS._replace(xeon=self.slower()))
+        assert "Ahead: torch in " in told
+        assert re.search(r"disturbed \d+% of the rounds", told)
+
     def test_a_run_with_avx2_is_told_of(self):
         assert "no committed run" in statements.with_avx2(RESULTS._replace(avx2=None))
         assert "attendax is 0.00 to " in statements.with_avx2(RESULTS._replace(avx2=self.slower()))
