@@ -139,6 +139,24 @@ def test_a_crash_is_not_put_on_what_runs_elsewhere():
     assert (cause.name, cause.remedy) == ("a legal call raises RuntimeError: both", "")
 
 
+def test_a_crash_of_long_texts_is_not_put_on_an_option():
+    def attend(query, key, value, **options):
+        if query.shape[-2] > 200:
+            raise RuntimeError("long")
+        return right_attention.attend(query, key, value, **options)
+
+    (cause,) = check(attend, only=["in blocks: bias (B, N, T, S), 300", "sinks, window"]).causes
+    assert (cause.name, cause.remedy) == ("a legal call raises RuntimeError: long", "")
+
+    def without_bias(query, key, value, *, bias=None, **options):
+        if bias is not None:
+            raise RuntimeError("bias")
+        return right_attention.attend(query, key, value, **options)
+
+    (cause,) = check(without_bias, only=["in blocks: bias (B, N, T, S), 300", "sinks, window"]).causes
+    assert cause.name == "a legal call with bias of rank 4 raises RuntimeError: bias"
+
+
 @pytest.mark.parametrize("block", [8, 64])
 def test_causal_by_blocks_is_one_cause_and_neither_ignored_nor_left_out(block):
     """In short texts nothing is hidden, and one query sees all."""

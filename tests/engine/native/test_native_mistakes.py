@@ -106,5 +106,7 @@ def test_a_planted_mistake_is_caught(workshop, tmp_path, mistake):
     source = csrc / mistake.file
     source.write_text(planted(source.read_text("utf-8"), mistake), "utf-8")
     ends, told = workshop.judged(workshop.library(csrc, concerned(mistake)), mistake.catchers)
+    if ends == "waited for ever":  # or is the machine too busy to tell?
+        assert workshop.judged(workshop.library(workshop.csrc), mistake.catchers)[0] == "passed"
     crashed = ends.startswith("ended by -") or ends == "waited for ever"
     assert ends == "failed" or crashed, f"{mistake.name}: {ends}\n{told}"

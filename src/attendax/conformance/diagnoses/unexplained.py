@@ -24,6 +24,7 @@ from .hypothesis import LARGE, is_near, pairs_of
 OTHER_BITS = "the same call gives other bits the next time"
 OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
 ONLY, FEW, MOST = "wrong only with", 4, 0.8  # of a trait: so many cases at least, and such a share of the wrong ones
+SHORT = 64  # queries and keys
 NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 WEIGHED = "what is masked has a weight that is not 0"
@@ -36,7 +37,7 @@ def see(faults: Faults, implementation: Implementation, how: How) -> None:
     _ignored(faults)
     _leaks(faults, implementation, how)
     by_numbers.see(faults)
-    _crashes(faults)
+    _crashes(faults, implementation, how)
     _of_a_trait(faults)
     _alike(faults)
 
@@ -156,7 +157,7 @@ def _lacking(names: set[str], faults: Faults) -> str:
     return f'--lacks "{lack}"' if lack else ""
 
 
-def _crashes(faults: Faults) -> None:
+def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
     """Crashes of one error: what all of their calls have in common, and no right one has, is what is not offered."""
     groups = collections.defaultdict(list)
     for outcome in faults.left:
@@ -167,6 +168,7 @@ def _crashes(faults: Faults) -> None:
     )
     for outcomes in groups.values():
         lack = min(_shared([o.case for o in outcomes]) - right, key=lambda trait: (trait in OPTIONS, trait), default="")
+        lack = lack if lack and _raises_when_short(outcomes, implementation, how) else ""
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
@@ -181,9 +183,21 @@ def _shared(cases: Sequence[Case]) -> set[str]:
     return traits - {"return_lse", "dropout_rng", "float32"}
 
 
+def _raises_when_short(outcomes: Sequence[Outcome], implementation: Implementation, how: How) -> bool:
+    """Tell whether the least of some calls raises at few queries and keys, too, so that not their number is why."""
+    outcome = min(outcomes, key=lambda outcome: outcome.case.pairs)
+    if (short := _short(outcome.case)) == outcome.case:
+        return True
+    return not by_running.is_late() and find(implementation, short, how)[0].verdict is outcome.verdict
+
+
+def _short(case: Case) -> Case:
+    return case._replace(sizes={axis: min(size, SHORT) if axis in "TS" else size for axis, size in case.sizes.items()})
+
+
 def _traits(case: Case) -> set[str]:
-    short = {axis: min(size, 64) for axis, size in case.sizes.items() if axis in "TS"} if case.pairs > LARGE else {}
-    return set(case.traits(case._replace(sizes=case.sizes | short).inputs(0, "float32")))
+    short = _short(case) if case.pairs > LARGE else case
+    return set(short.traits(short.inputs(0, "float32")))
 
 
 def _of_a_trait(faults: Faults) -> None:
