@@ -107,9 +107,15 @@ def test_what_leaks_is_told_by_finite_numbers():
     assert causes(every(3, lambda out: out + 1), "leak: NaN in a masked value") <= {OTHER_BITS}
 
 
+def large_is_nan(query, key, value, **options):
+    out = right_attention.attend(query, key, value, **options)
+    return out * (np.nan if np.abs(query.astype(np.float64)).max() > 100 else 1)
+
+
 def test_exponentials_do_not_overflow_where_products_do():
     """In float16 of 300 the scores themselves are infinite; large scores may be NaN for a reason of their own."""
     assert causes(adds_the_mask, "float16 of 300") == {"the result is NaN in float16"}
+    assert causes(large_is_nan, "float16 of 300", "scores of 1e30") == {"the result is NaN"}
 
     def powers_of_scores(query, key, value, **options):
         scores = (query.astype(np.float32) @ key.swapaxes(-1, -2).astype(np.float32)).max(-1, keepdims=True)
