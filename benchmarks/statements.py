@@ -188,7 +188,7 @@ def on_a_xeon(results: Results) -> str:
     return (
         f"On another maker's AVX-512 {beside_torch(run, 'xeon')}, with torch {version(run, 'torch')} and jax "
         f"{version(run, 'jax')}. {'Ahead: torch in ' + listed(torch) if torch else 'torch is nowhere ahead'}. Its host "
-        f"disturbed {disturbed:.0%} of the rounds that were kept."
+        f"disturbed {disturbed:.0%} of the rounds that were kept, and the two cores may be two threads of one."
     )
 
 
