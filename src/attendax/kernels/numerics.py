@@ -130,7 +130,7 @@ def _of_rows(name: str, function: Callable, transpose: Callable) -> Primitive:
 
 def row_sums(x: Array, axis: int = -1) -> Array:
     """The sum along an axis, which stays, in an order that depends on its length alone (L15); XLA's depends on more."""
-    if not isinstance(x.shape[axis], int) or not x.shape[axis]:  # symbolic, in jax.export; or nothing to add
+    if not isinstance(math.prod(x.shape), int) or not x.shape[axis]:  # symbolic, in jax.export; or nothing to add
         return jnp.sum(x, axis=axis, keepdims=True)
     return _sums_p.bind(x.swapaxes(axis, -1), width=1).swapaxes(axis, -1)
 
@@ -149,16 +149,17 @@ ROWS, NUMBERS, LENGTH = 8, 2**13, 2**12  # at least, at least and at most: there
 
 
 def _sums(x: Array, width: int = 1) -> Array:
-    """The sums of rows: of long ones of their pieces first; few ones have rows of zeros beside them."""
-    *lead, rows, size = (x := x[None]).shape
+    """The sums of rows: of long ones of their pieces first; few ones have copies of zeros beside them.
+
+    Every device has as many, if XLA divides the rows.
+    """
+    *lead, size = x.shape
     if (pieces := -(-size // LENGTH)) > 1:
-        whole = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pieces * LENGTH - size)])
-        return _sums(_sums(whole.reshape(*lead, rows, pieces, LENGTH))[..., 0])[0]
-    missing = max(ROWS, -(-NUMBERS // size))
-    if isinstance(math.prod(x.shape), int):  # not symbolic, as in jax.export
-        missing = max(0, -(-missing // max(math.prod(lead), 1)) - rows)
-    padded = jnp.pad(x, [(0, 0)] * len(lead) + [(0, missing), (0, 0)])
-    return jnp.sum(padded, axis=-1, keepdims=True)[..., :rows, :][0]
+        whole = jnp.pad(x, [(0, 0)] * len(lead) + [(0, pieces * LENGTH - size)])
+        return _sums(_sums(whole.reshape(*lead, pieces, LENGTH))[..., 0])
+    rows = jax.device_count() * max(ROWS, -(-NUMBERS // size))
+    padded = jnp.pad(x[None], [(0, -(-rows // max(math.prod(lead), 1)) - 1)] + [(0, 0)] * x.ndim)
+    return jnp.sum(padded, axis=-1, keepdims=True)[0]
 
 
 def replace_nonfinite(x: Array, width: int = 0) -> Array:

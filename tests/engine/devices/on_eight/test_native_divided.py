@@ -29,6 +29,7 @@ KINDS = {
         "dropout_rng": np.array([3, 4], np.uint32),
     },
     "relative bias": {"score_mod": scores.relative_bias(np.ones((N, 7), np.float32), offset=3)},
+    "sinks": {"score_mod": scores.sink(np.linspace(-2, 2, N).astype(np.float32))},
 }
 
 
