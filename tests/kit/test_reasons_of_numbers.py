@@ -82,6 +82,44 @@ def test_a_gradient_that_is_zeros_with_an_option_is_said_of_so_many_calls():
     assert [cause.name for cause in causes] == ["grad value is all zeros in 1 of 5 calls"]
 
 
+def test_a_gradient_that_is_always_zeros_is_not_said_of_some_calls():
+    """Where the bias is the same for all keys zeros are right."""
+    found = with_gradients(lambda grads, B, options: [*grads[:3], *(0 * x for x in grads[3:])])
+    causes = found(only=["gradient: bias"]).causes
+    assert [cause.name for cause in causes] == ["grad bias is all zeros"]
+
+
+def test_the_gradient_of_values_alone_is_of_one_head_of_a_group():
+    def backward(cotangent, query, key, value, **options):
+        grads = list(right_attention.backward(cotangent, query, key, value, **options))
+        group = query.shape[-3] // key.shape[-3]
+        if group > 1:
+            key, value = (np.repeat(x, group, -3) for x in (key, value))
+            grads[2] = right_attention.backward(cotangent, query, key, value, **options)[2]
+            grads[2] = grads[2][..., group - 1 :: group, :, :]
+        return grads
+
+    found = check(right_attention.attend, backward=backward, level="backward", only=["gradient: grouped heads"])
+    assert [cause.name for cause in found.causes] == ["the gradient of the values is of the last head of a group only"]
+
+
+def test_a_weight_that_hardly_counts_is_explained_by_what_explains_the_others():
+    """In the second call the masked weights are some e^-10, less than what tells most reasons apart."""
+
+    def attend(query, key, value, *, mask=None, is_causal=False, offset=None):
+        T, S = query.shape[-2], key.shape[-2]
+        first = 0 if offset is None else np.reshape(offset, (-1, 1, 1, 1))
+        seen = np.arange(S) <= np.arange(T)[:, None] + first if is_causal else np.ones((T, S), bool)
+        scores = query @ key.swapaxes(-1, -2) * key.shape[-1] ** -0.5
+        scores = np.where(seen if mask is None else seen & mask, scores, -10)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True) @ value).astype(query.dtype)
+
+    assert causes(attend, "mask", "cache: a block of queries at the end") == [
+        "masked scores are -10 only: they keep a weight"
+    ]
+
+
 def test_what_a_plain_call_has_wrong_is_not_blamed_on_dropout():
     """Columns of zeros are no weights that are dropped."""
 

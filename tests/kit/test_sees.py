@@ -175,6 +175,65 @@ def test_a_cache_that_sees_other_tokens_is_told_which(sees, rule, keeps, words):
     assert any(words in cause.remedy for cause in report.causes), [cause.remedy for cause in report.causes]
 
 
+@pytest.mark.parametrize(("rule", "words"), [("j <= i", "all before it"), ("(j <= i) & (j > i - 6)", "the last 6")])
+def test_windows_of_two_layers_that_cover_a_short_text(rule, words):
+    """The cache holds tokens; what a step gives is that of all of them under the rule."""
+
+    def step(tokens, past):
+        known = np.concatenate([past, tokens], 1)
+        return model_by(rule, 2)(known)[:, past.shape[1] :], known
+
+    cache = (lambda batch, room: np.zeros((batch, 0), np.int32)), step
+    whole = model_by(CAUSAL["window:5"], 2)
+    report = check_model(whole, sees="window:5", layers=2, cache=cache, only=["one at a time"], **SAID)
+    assert f"through the cache a position sees {words}" in report.causes[0].remedy
+
+
+def test_sharp_attention_sees_all_that_comes_before():
+    """Some weights are below rounding wherever another token draws all of a query's attention."""
+
+    def model(tokens):
+        x = 2 * EMBEDDING[tokens]
+        i, j = np.indices((x.shape[1], x.shape[1]))
+        scores = np.where(j <= i, (x @ KERNELS[0]) @ (x @ KERNELS[1]).swapaxes(1, 2), -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return x + weights / weights.sum(-1, keepdims=True) @ (x @ KERNELS[2])
+
+    report = check_model(model, causal=True, only=["past"], **SAID)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+
+
+def test_the_beginning_of_a_text_is_that_text_alone():
+    def model(tokens):
+        return EMBEDDING[tokens].cumsum(1) / tokens.shape[1]
+
+    report = check_model(model, causal=True, **SAID)
+    assert [cause.name for cause in report.causes] == [
+        "future: the first 6 tokens alone give other results than with 7 more behind them"
+    ]
+    assert check_model(model, causal=True, lacks=["beginnings"], **SAID).ok
+    report = check_model(model_by(CAUSAL["prefix:3"]), sees="prefix:3", only=["future"], **SAID)
+    assert report.ok
+    assert report.counts()["ok"] == 6
+
+
+@pytest.mark.parametrize(
+    ("used", "words"),
+    [
+        (lambda mask: np.broadcast_to(mask[:1], mask.shape), "the mask of another row"),
+        (lambda mask: mask | np.roll(mask, -1, 1), "is one off"),
+    ],
+)
+def test_a_mask_of_padding_that_is_another(used, words):
+    def model(tokens, mask=None):
+        x = EMBEDDING[tokens]
+        seen = np.tri(x.shape[1], dtype=bool) & (True if mask is None else used(mask.astype(bool))[:, None])
+        return seen / np.maximum(seen.sum(-1, keepdims=True), 1) @ x
+
+    report = check_model(model, causal=True, only=["padding, left: alone"], **SAID | {"claims": ["own positions"]})
+    assert words in report.causes[0].remedy
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_cache_that_counts_from_another_place_is_told_of_positions(takes):
     places = np.random.default_rng(9).standard_normal((64, 16)).astype(np.float32)

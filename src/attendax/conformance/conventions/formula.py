@@ -164,7 +164,7 @@ class Steps:
         found = self._through_the_steps(ds, kept)
         if empty.any() and self.form.value("empty") == DECLARED["mean"]:
             p = np.where(empty, 1 / max(self.known["S"], 1), p)
-        found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, self.heads[1])
+        found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, "values")
         found["key"], found["value"] = self.line("gradients", keys=found["key"], values=found["value"])
         found["sinks"] = of_sinks.sum((0, 2, 3)) if self.sinks.ndim else of_sinks
         return {f"grad {name}": found[name].reshape(x.shape) for name, x in self.inputs.arrays.items()}
@@ -187,14 +187,15 @@ class Steps:
             scaled = scaled or step == "scale"
         of_queries, of_keys = self.line("gradient_scale")
         found["query"] = of_queries * (ds @ self.k) * self.width
-        found["key"] = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q), self.heads[0])
+        found["key"] = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q), "keys")
         return found
 
-    def _of_key_heads(self, x: np.ndarray, heads: np.ndarray) -> np.ndarray:
-        """Gradients of each key head, from those of the query heads that read it."""
+    def _of_key_heads(self, x: np.ndarray, of: str) -> np.ndarray:
+        """Gradients of each key head, from those of the query heads that read it, ``of`` "keys" or "values"."""
         N, G = (self.known[axis] for axis in "NG")
         if self.form.value("group") != "sum":
-            return self.line("group", x=x.reshape(x.shape[0], G, N // G, *x.shape[2:]))
+            return self.line("group", x=x.reshape(x.shape[0], G, N // G, *x.shape[2:]), of=of)
+        heads = self.heads[of == "values"]
         return np.einsum("gn,bnsd->bgsd", (np.arange(G)[:, None] == heads).astype(np.float64), x)
 
     def _of_bias(self, ds: np.ndarray) -> np.ndarray:

@@ -242,6 +242,9 @@ TABLE: dict[str, Axis] = {
         "sum": Line("x.sum(-3)"),
         "first head": Line("x[..., 0, :, :]", "gradients of keys and values are of the first head of a group only"),
         "last head": Line("x[..., -1, :, :]", "gradients of keys and values are of the last head of a group only"),
+        **{f"{which} head of {whose}": Line(f"x[..., {k}, :, :] if of == {whose!r} else x.sum(-3)",
+            f"the gradient of the {whose} is of the {which} head of a group only")
+            for which, k in (("first", 0), ("last", -1)) for whose in ("keys", "values")},
     },
     "of_bias": {
         "all": Line("ds"),

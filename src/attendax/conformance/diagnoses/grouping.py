@@ -25,6 +25,7 @@ FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")
 FOR_FOLDERS = FOR_FOREIGN[:2]
 MANY = 24  # faults
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
+OF_DTYPES = r"^in \w*float\d+( and \w*float\d+)*, "  # words of a name
 CALLS, REASONS = 0.4, 0.8  # of the time that is left, for what calling again shows, and then for reasons
 OF_NUMBERS = ("value", "but_for_empty_rows", "held", "merged")  # judges
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
@@ -74,6 +75,8 @@ def diagnosed(
         unexplained.see(faults, implementation, how)
         few = folded(joined(faults.causes))
         merged = joined(unexplained.described(cause, faults) for cause in few)
+        if by_running.is_late() and not all(cause.tried for cause in merged):  # of other dtypes nobody knows
+            merged = [cause._replace(name=re.sub(OF_DTYPES, "", cause.name)) for cause in merged]
     found, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
     for cause in merged:
         more = tuple(name for one in cause.cases for name in follow.get(one, ()))

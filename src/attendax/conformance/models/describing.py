@@ -182,6 +182,7 @@ def _traits(
         "right padding": (padding is not None, "no argument mask or lengths"),
         "left padding": (padding == "mask", "no argument mask, which padding on the left needs"),
         "places of tokens": (free and not visible.moves, FROM_THE_FIRST if visible.moves else ABSOLUTE),
+        "beginnings": (visible.causal and visible.extent() <= 6, "a position sees what comes after it"),
         "vectors": (inputs == "vectors", "inputs are tokens"),
         "segment_ids": ("segment_ids" in accepts, "no argument segment_ids"),
         "given positions": (given, "no argument positions"),

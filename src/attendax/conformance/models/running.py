@@ -16,7 +16,7 @@ from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
 from ..worker.errors import Failed
 from .blackbox import WEIGHTS, Model, Request, fitting, told
-from .seen import pairs_seen
+from .seen import MEASURED, pairs_seen
 from .texts import LENGTH, REAL, TRIES, counted, padded
 from .trial import FINE, SIDES, Evidence, Found, Trial, ask, beside_rounding, fault, not_a_number, true
 
@@ -34,10 +34,10 @@ STEPS = (
 OF_LONG = "; where short texts are right, it keeps fewer tokens than it has room for, or has another window"
 ELSEWHERE = (
     "through the cache it sees the same tokens, and they count otherwise: positions, or a bias by them, begin anew in "
-    "a step or are one off, what is kept is rounded, or it is that of another row"
+    "a step or are one off, what is kept is rounded, it is that of another row, or a layer has the mask of another"
 )
 AHEAD = "its causal mask lets it see what comes after"
-OVERWRITTEN = "tokens of earlier steps are overwritten, or hidden by a mask that is aligned to the step"
+OVERWRITTEN = "tokens of earlier steps are overwritten, or hidden by a window, or by a mask that is aligned to the step"
 ONE_DROPS = "one of the two drops a mask or an option, or runs another formula"
 TRAINED = ("training mode", "gradient checkpointing of layers")  # without dropout, as far as its rates are found
 SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
@@ -82,14 +82,18 @@ def _reason(trial: Trial, stepped: Request) -> str:
         given = trial.same(Request(stepped.tokens), stepped._replace(options=counted(2)), "", "")
         if not given.verdict.fails:
             return "the step's own positions: given 0, 1, 2, ... it is right"
-    try:
-        through, whole = (pairs_seen(trial, chunks, LENGTH) for chunks in (stepped.chunks, ()))
-    except (Failed, NotImplementedError):
-        return STEPS
-    more, less = through & ~whole, whole & ~through
-    if not (more | less).any():
+    for further in (0, trial.model.lengths((MEASURED,))[-1] - LENGTH):  # windows of some layers cover a short text
+        chunks = (*stepped.chunks, *(1,) * further)
+        try:
+            through, whole = (pairs_seen(trial, x, sum(chunks)) for x in (chunks, ()))
+        except (Failed, NotImplementedError):
+            return STEPS
+        more, less = through & ~whole, whole & ~through
+        words, declared = (fitting(x, trial.model.layers, trial.model.causal) for x in (through, whole))
+        if (more | less).any() and (not further or (words and declared)):  # of a long text rounding may hide some
+            break
+    else:
         return ELSEWHERE
-    words = fitting(through, trial.model.layers, trial.model.causal)
     seen = f"through the cache a position sees {told(words)}" if words else "through the cache it sees other tokens"
     why = [AHEAD if np.tril(more, -1).any() else "a window, or a mask, is not passed on to the step"]
     return f"{seen}: " + ", and ".join(why * bool(more.any()) + [OVERWRITTEN] * bool(less.any()))

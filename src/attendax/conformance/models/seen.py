@@ -27,10 +27,14 @@ DROPPED = "the causal mask is not given, is replaced by the other mask, or is dr
 GIVEN_UP = "is_causal is given up once there is another mask; the two have to be combined"
 DIAGONAL = "the triangle begins one diagonal too far (k=1), or `<=` stands where `<` belongs"
 AROUND = (
-    "a mask built for blocks or for another length, or inverted, or a layer that looks around itself (convolution, "
-    "pooling, sorting)"
+    "a mask built for blocks or for another length, or inverted, heads that are joined by a reshape alone, or a layer "
+    "that looks around itself (convolution, pooling, sorting)"
 )
-CUT = "a mask that is inverted, cut off, or aligned to the wrong end; an argument that is not passed on"
+CUT = (
+    "a mask that is inverted, cut off, or aligned to the wrong end; an argument that is not passed on; heads that are "
+    "joined by a reshape alone"
+)
+OF_LENGTH = "a mean, a scale or frequencies of positions that depend on the number of all tokens"
 ONE_MORE = "the window counts one too many (`<=` where `<` belongs, or w beside the token itself)"
 
 
@@ -77,12 +81,14 @@ def influence(
     """Change one token of a text at a time: all of them, or ``sources``; ``options`` are of one text, (1, T) or (1,).
 
     All texts, changed and not, are rows of one batch, unless each is asked ``alone``. They are random unless ``base``
-    (T,) is given; with a salt they are of vectors of one length alone, where attention is less sharp.
+    (T,) is given; with a salt they are of vectors of one length alone, where attention is less sharp, and from the
+    second on each repeats a token: no other one is there that sharp attention would look at instead.
     """
     again = partial(influence, trial, length, options=options, alone=alone, base=base, chunks=chunks)
     sources = np.arange(length) if sources is None else sources
     count = TEXTS if length < LONG and not alone else 1
     texts = trial.texts(count, length, salt=salt) if base is None else np.broadcast_to(base, (count, length))
+    texts = texts if salt < 2 else np.repeat(texts[:, :1], length, axis=1)
     rows = np.repeat(texts[:, None], 1 + len(sources), axis=1)
     for k, text in enumerate(texts):
         others = trial.others(text, salt=k + count * salt)
@@ -189,6 +195,20 @@ def _future(trial: Trial, length: int, mask: bool = False) -> Found:
     return found if mask else _hinted(trial, found)
 
 
+def _parts(model: Model) -> dict[str, Any]:
+    """The lengths of a text and of its beginning, a short and a long one."""
+    pairs = [x for x in ((6, 13), (13, 40), (40, 130)) if model.lengths(x) == list(x)]
+    return {f"{few} of {all_} tokens": {"few": few, "length": all_} for few, all_ in pairs[:: max(1, len(pairs) - 1)]}
+
+
+@ask("future: {}", "the beginning of a text is the same alone", "beginnings", of=_parts)
+def _beginning(trial: Trial, few: int, length: int) -> Found:
+    tokens = trial.texts(2, length)
+    places = [((b, t), (b, t)) for t in range(few) for b in range(2)]
+    said = f"the first {few} tokens alone give other results than with {length - few} more behind them"
+    return trial.same(Request(tokens[:, :few]), Request(tokens), said, OF_LENGTH, places)
+
+
 def _ahead(trial: Trial, length: int, mask: bool) -> tuple[Influence, np.ndarray, tuple[str, str]]:
     """The table of a length, what may not be seen in it, and the words for what is."""
     table = _table(trial, length, mask)
@@ -216,7 +236,7 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
 @ask("past: {}", "a change of one token changes what comes after it", of=_lengths(True))
 def _past(trial: Trial, length: int) -> Found:
     table = _table(trial, length)
-    said = "what comes before does not matter" if trial.model.causal else "not every token matters"
+    said = "not all that comes before matters" if trial.model.causal else "not every token matters"
     return _hinted(trial, something(trial, table, trial.model.must(table.sources, length), said, CUT))
 
 

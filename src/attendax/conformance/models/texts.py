@@ -13,9 +13,11 @@ REAL = (9, 5, 1, 7)  # tokens of each text, of 9
 COUNTS, STARTS = (5, 3, 4), (0, 5, 8)  # of the texts that are packed into one row
 MIXED = "a norm over the batch, a reshape that mixes rows and heads, axes that are swapped, or a softmax over the batch"
 USUAL = {
-    "right": "the mask is not passed on, is inverted (True means drop elsewhere), or stands on the axis of queries",
-    "left": "the mask is not passed on, is taken to be on the right, or leaves rows that see no key at all",
+    "right": "the mask is not passed on, is inverted (True means drop elsewhere), or one off, or stands on the axis of "
+    "queries",
+    "left": "the mask is not passed on, is taken to be on the right, is one off, or leaves rows that see no key at all",
 }
+ANOTHER_ROW = "the mask of another row of the batch is used"
 PACKED = "segment ids are not passed on to every layer, or only compared with padding"
 
 
@@ -162,7 +164,12 @@ def _alone(trial: Trial, side: str) -> Found:
         one = Request(request.tokens[row : row + 1, mask[row]], trial.model.marked(np.ones((1, count), bool)))
         places = [((0, t), (row, int(at))) for t, at in enumerate(np.flatnonzero(mask[row]))]
         said = f"a text of {count} differs from itself with {LENGTH - count} of padding on the {side}"
-        return trial.same(one, request, said, USUAL[side], places)
+        found = trial.same(one, request, said, USUAL[side], places)
+        if found.verdict.fails:
+            beside = [((0, t), (0, at)) for (_, t), (_, at) in places]
+            if not trial.same(one, request.row(row), "", "", beside).verdict.fails:
+                return found._replace(usual=ANOTHER_ROW)
+        return found
 
     return first(of_row(row, count) for row, count in enumerate(REAL))
 
@@ -179,7 +186,7 @@ def _nan(trial: Trial, side: str) -> Found:
 def _none(trial: Trial) -> Found:
     tokens = trial.texts(2, LENGTH)
     given = Request(tokens, trial.model.marked(np.ones((2, LENGTH), bool)))
-    usual = "a mask that is inverted, or takes the place of another"
+    usual = "a mask that is inverted, or takes the place of another, or positions that are counted by it otherwise"
     return trial.same(Request(tokens), given, "a mask without padding changes results", usual)
 
 
