@@ -220,7 +220,7 @@ def test_the_beginning_of_a_text_is_that_text_alone():
 @pytest.mark.parametrize(
     ("used", "words"),
     [
-        (lambda mask: np.broadcast_to(mask[:1], mask.shape), "the mask of another row"),
+        (lambda mask: np.broadcast_to(mask[:1], mask.shape), "another row of the batch is given is used"),
         (lambda mask: mask | np.roll(mask, -1, 1), "is one off"),
     ],
 )
@@ -232,6 +232,33 @@ def test_a_mask_of_padding_that_is_another(used, words):
 
     report = check_model(model, causal=True, only=["padding, left: alone"], **SAID | {"claims": ["own positions"]})
     assert words in report.causes[0].remedy
+
+
+def test_segments_of_another_row():
+    def model(tokens, segment_ids=None):
+        x = EMBEDDING[tokens]
+        same = True if segment_ids is None else (segment_ids[:1, :, None] == segment_ids[:1, None])
+        seen = np.tri(x.shape[1], dtype=bool) & same
+        return seen / seen.sum(-1, keepdims=True) @ x
+
+    report = check_model(model, causal=True, **SAID)
+    assert [cause.name.partition(":")[0] for cause in report.causes] == ["packing"]
+    assert "another row of the batch is given is used" in report.causes[0].remedy
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+def test_what_is_given_is_not_written_to(arrays):
+    torch = pytest.importorskip("torch") if arrays == "torch" else None
+    table = torch.tensor(EMBEDDING) if torch else EMBEDDING
+
+    def model(tokens, mask=None):
+        if mask is not None:
+            tokens[mask == 0] = 0
+        x = table[tokens]
+        return (x if mask is None else x * mask[..., None]).cumsum(1)
+
+    report = check_model(model, causal=True, arrays=arrays, only=["ways: its inputs", "batch"], **SAID)
+    assert [cause.name for cause in report.causes] == ["ways: it writes to its caller's inputs"]
 
 
 @pytest.mark.parametrize("takes", [True, False])

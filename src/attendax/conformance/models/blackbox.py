@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..worker.calling import Subject
+from ..worker.calling import WROTE, Subject
 from ..worker.errors import Died
 
 KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a model may take beside inputs
@@ -225,12 +225,13 @@ class Model:
     # Python that makes the model and runs it, by name; for scripts
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def run(self, request: Request) -> np.ndarray:
-        """Results (B, T, C), the gradient (B, T, M), or a weight."""
+    def run(self, request: Request) -> tuple[np.ndarray, list[str]]:
+        """Results (B, T, C), the gradient (B, T, M), or a weight; and the names of the arrays that it wrote to."""
         found = self.subject.ask(request)
-        if set(found) != {"out"}:
+        wrote = [leaf for leaf in found if leaf.startswith(WROTE)]
+        if found.keys() - set(wrote) != {"out"}:
             raise Died("answered what cannot be read: no out.npy")
-        return found["out"]
+        return found["out"], [leaf.removeprefix(WROTE) for leaf in wrote]
 
     def vectors(self, tokens: np.ndarray) -> np.ndarray:
         """The vectors (B, T, M) that tokens stand for."""

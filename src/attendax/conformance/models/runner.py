@@ -11,7 +11,7 @@ from ..cases.case import Leaves
 from ..frameworks import framework
 from ..frameworks.shared import per_position
 from ..frameworks.text import defined, import_line, printed, text_of
-from ..worker.calling import Subject
+from ..worker.calling import WROTE, Subject
 from ..worker.errors import Failed
 from .blackbox import COUNT, LONGER, Model, Request, direction, vectors, weights_of
 from .trial import Found, Law
@@ -99,18 +99,23 @@ class Runner(Subject):
         return weights_of(self.heads(self.target))
 
     def answer(self, request: Request) -> Leaves:
-        """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy."""
+        """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy; and marks of the arrays it wrote to."""
         if request.read:
             return {"out": self.weights.get(request.read, np.zeros(0))}
+        as_given = np.int64 if self.arrays == "torch" else np.int32  # which ``per_position`` leaves as they are
+        own = {name: x.copy() for name, x in request.options.items()}
+        request = request._replace(tokens=request.tokens.astype(as_given), options=own)
         model, attend = (None, None) if request.chunks else self._made(request.way)
         names = vars(self.driver) | request._asdict() | dict(table=self.table, cache=self.cache)
         names |= dict(model=model, model_of_way=model, attend=attend, attend_of_way=attend)
         names |= dict(direction=direction, embedding=self.offer.embedding)
-        found = np.array(eval(call(self.text, request), names))
+        with self.driver.watched({"inputs": request.tokens} | own) as written:
+            found = np.array(eval(call(self.text, request), names))
+            wrote = {f"{WROTE}{name}": np.array(True) for name in written()}
         if found.shape[:2] != request.tokens.shape or found.dtype.kind not in "fVi":
             said = f"gives {found.dtype} of shape {found.shape} for inputs {request.tokens.shape}"
             raise Failed(f"{said}, expected numbers of shape (B, T, ...)")
-        return {"out": found if found.dtype in (np.float64, np.float16) else found.astype(np.float32)}
+        return {"out": found if found.dtype in (np.float64, np.float16) else found.astype(np.float32)} | wrote
 
     @functools.lru_cache  # noqa: B019  # JAX compiles anew for a function that is new
     def _made(self, name: str) -> tuple[Any, Callable[..., Any]]:

@@ -38,6 +38,7 @@ ELSEWHERE = (
 )
 AHEAD = "its causal mask lets it see what comes after"
 OVERWRITTEN = "tokens of earlier steps are overwritten, or hidden by a window, or by a mask that is aligned to the step"
+IN_PLACE = "an operation in place, on the argument or on a view of it"
 ONE_DROPS = "one of the two drops a mask or an option, or runs another formula"
 TRAINED = ("training mode", "gradient checkpointing of layers")  # without dropout, as far as its rates are found
 SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
@@ -158,6 +159,14 @@ def _way(trial: Trial, way: str, asked: str, beside: bool = False) -> Found:
     if found.verdict.fails and way in TRAINED and trial.same(other, again, said, "", real, SLACK).verdict.fails:
         raise NotImplementedError("in training it still draws: its rate of dropout was not found")
     return found
+
+
+@ask("ways: its inputs", "nothing is written to what it is given")
+def _its_inputs(trial: Trial) -> Found:
+    trial.ask(padded(trial, "right", REAL)[0] if trial.model.padding else Request(trial.texts(2, 1)))
+    if not trial.wrote:
+        return FINE
+    return Found(Finding(Verdict.WRONG, f"it writes to its caller's {' and '.join(trial.wrote)}"), None, IN_PLACE)
 
 
 def _plain(trial: Trial) -> Request:

@@ -5,19 +5,20 @@ import numpy as np
 from ..cases.case import ROBUST
 from .blackbox import COUNT, Request
 from .seen import influence, nothing, something
-from .trial import FINE, SIDES, Found, Trial, ask, first
+from .trial import FINE, SIDES, Found, Places, Trial, ask, first
 
 LENGTH = 9
 TRIES = 4  # texts, of which one has to show that order matters
 REAL = (9, 5, 1, 7)  # tokens of each text, of 9
-COUNTS, STARTS = (5, 3, 4), (0, 5, 8)  # of the texts that are packed into one row
+PACKINGS = (5, 3, 4), (4, 3, 5)  # tokens of the texts that are packed into each row
 MIXED = "a norm over the batch, a reshape that mixes rows and heads, axes that are swapped, or a softmax over the batch"
 USUAL = {
     "right": "the mask is not passed on, is inverted (True means drop elsewhere), or one off, or stands on the axis of "
     "queries",
-    "left": "the mask is not passed on, is taken to be on the right, is one off, or leaves rows that see no key at all",
+    "left": "the mask is not passed on, is taken to be on the right, is one off, stands on the axis of queries, or "
+    "leaves rows that see no key at all",
 }
-ANOTHER_ROW = "the mask of another row of the batch is used"
+ANOTHER_ROW = "what another row of the batch is given is used"
 PACKED = "segment ids are not passed on to every layer, or only compared with padding"
 
 
@@ -164,14 +165,18 @@ def _alone(trial: Trial, side: str) -> Found:
         one = Request(request.tokens[row : row + 1, mask[row]], trial.model.marked(np.ones((1, count), bool)))
         places = [((0, t), (row, int(at))) for t, at in enumerate(np.flatnonzero(mask[row]))]
         said = f"a text of {count} differs from itself with {LENGTH - count} of padding on the {side}"
-        found = trial.same(one, request, said, USUAL[side], places)
-        if found.verdict.fails:
-            beside = [((0, t), (0, at)) for (_, t), (_, at) in places]
-            if not trial.same(one, request.row(row), "", "", beside).verdict.fails:
-                return found._replace(usual=ANOTHER_ROW)
-        return found
+        return _same_in_a_row(trial, one, request, said, USUAL[side], places)
 
     return first(of_row(row, count) for row, count in enumerate(REAL))
+
+
+def _same_in_a_row(trial: Trial, one: Request, rows: Request, said: str, usual: str, places: Places) -> Found:
+    """Hold a text alone against itself in a row of several; where it is right without the others, that is the cause."""
+    found = trial.same(one, rows, said, usual, places)
+    alone = [(at, (0, beside)) for at, (_, beside) in places]
+    if found.verdict.fails and not trial.same(one, rows.row(places[0][1][0]), said, usual, alone).verdict.fails:
+        return found._replace(usual=ANOTHER_ROW)
+    return found
 
 
 @ask("padding, {}: NaN", "NaN in the padding changes nothing", "{} padding", "vectors", of=SIDES, profile=ROBUST)
@@ -190,30 +195,31 @@ def _none(trial: Trial) -> Found:
     return trial.same(Request(tokens), given, "a mask without padding changes results", usual)
 
 
-def _of_rows(trial: Trial) -> dict[str, np.ndarray]:
-    """The keywords of a row of several texts (1, T)."""
-    found = {"segment_ids": np.repeat(np.arange(1, 4), COUNTS)[None].astype(np.int32)}
+def _of_rows(trial: Trial, *counts: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The keywords of rows (B, T) of several texts each, of so many tokens."""
+    found = {"segment_ids": np.array([np.repeat(np.arange(1, 1 + len(row)), row) for row in counts], np.int32)}
     if "positions" in trial.model.accepts:
-        found["positions"] = np.concatenate([np.arange(n) for n in COUNTS])[None].astype(np.int32)
+        found["positions"] = np.array([np.concatenate([np.arange(n) for n in row]) for row in counts], np.int32)
     return found
 
 
 @ask("packing: other texts", "a change in one text changes nothing in another", "segment_ids")
 def _others(trial: Trial) -> Found:
-    options = _of_rows(trial)
+    options = _of_rows(trial, PACKINGS[0])
     ids = options["segment_ids"][0]
-    table = influence(trial, sum(COUNTS), options=options)
+    table = influence(trial, len(ids), options=options)
     return nothing(trial, table, ids[:, None] != ids, "a text sees its neighbour in the row", PACKED)
 
 
 @ask("packing: alone", "each text in a row equals itself alone", "segment_ids", "places of tokens")
 def _packed(trial: Trial) -> Found:
-    tokens, usual = trial.texts(2, sum(COUNTS)), "positions go on from the text before; they have to begin anew"
-    packed = Request(tokens, {name: np.repeat(x, 2, axis=0) for name, x in _of_rows(trial).items()})
+    tokens, usual = trial.texts(2, sum(PACKINGS[0])), "positions go on from the text before; they have to begin anew"
+    packed = Request(tokens, _of_rows(trial, *PACKINGS))
 
-    def of_text(start: int, count: int) -> Found:
-        places = [((b, t), (b, start + t)) for b in range(2) for t in range(count)]
+    def of_text(row: int, start: int, count: int) -> Found:
+        one = Request(tokens[row : row + 1, start : start + count])
+        places = [((0, t), (row, start + t)) for t in range(count)]
         said = f"a text that begins at {start} of its row differs from itself alone"
-        return trial.same(Request(tokens[:, start : start + count]), packed, said, usual, places)
+        return _same_in_a_row(trial, one, packed, said, usual, places)
 
-    return first(map(of_text, STARTS, COUNTS))
+    return first(of_text(row, sum(x[:k]), x[k]) for row, x in enumerate(PACKINGS) for k in range(len(x)))

@@ -95,6 +95,7 @@ class Trial:
     def __init__(self, model: Model, seed: int) -> None:
         self.model, self.seed = model, seed
         self.fit: str | None = None  # what the model sees, once that was measured
+        self.wrote: list[str] = []  # the arrays of its caller that it wrote to in any call
         self._answers: dict[tuple[object, ...], np.ndarray] = {}
         self.rounding = self._rounding()
 
@@ -102,7 +103,8 @@ class Trial:
         """Results (B, T, C), or the gradient (B, T, M)."""
         key = request.key
         if key not in self._answers:
-            self._answers[key] = self.model.run(request)
+            self._answers[key], wrote = self.model.run(request)
+            self.wrote = list(dict.fromkeys(self.wrote + wrote))
         return self._answers[key]
 
     def texts(self, rows: int, length: int, *, salt: int = 0) -> np.ndarray:
