@@ -234,6 +234,31 @@ def test_a_mask_of_padding_that_is_another(used, words):
     assert words in report.causes[0].remedy
 
 
+def test_numbers_of_bfloat16_in_float32_are_rounded_as_such():
+    """As by an autocast: what a text gives differs by a rounding of bfloat16 from what it gives beside padding."""
+    import ml_dtypes
+
+    def model(tokens, mask=None):
+        x = EMBEDDING[tokens] * (1 if mask is None else mask[..., None])
+        blurred = x.cumsum(1) * np.float32(1 + tokens.shape[1] % 2 / 500)
+        return blurred.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    report = check_model(model, causal=True, only=["padding, right", "future"], **SAID)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+
+
+def test_a_mask_that_lets_all_be_seen_is_no_small_weight():
+    def model(tokens, mask=None):
+        x = EMBEDDING[tokens]
+        seen = np.tri(x.shape[1], dtype=bool) | (False if mask is None else mask.astype(bool)[:, None])
+        return (x + 1e-3 * (seen / seen.sum(-1, keepdims=True) @ x)).astype(np.float32)
+
+    report = check_model(model, causal=True, only=["future"], **SAID)
+    assert [cause.name for cause in report.causes] == [
+        "future: every position sees all that comes after, once a mask is given"
+    ]
+
+
 def test_segments_of_another_row():
     def model(tokens, segment_ids=None):
         x = EMBEDDING[tokens]

@@ -111,7 +111,7 @@ def adapter(a: Layer, b: Layer) -> tuple[str, str]:
             code = _code(a, b, lines, dict(zip(names, values, strict=True)))
             if equality(a, b.fn.adapted(code), 2 if names else CASES).worst is None:
                 return code, "B"
-    return _formula(a), ""
+    return formula(a), ""
 
 
 def _code(a: Layer, b: Layer, lines: Sequence[str], options: Mapping[str, Any]) -> str:
@@ -195,8 +195,8 @@ def _heads(a: Layer) -> str:
     return f", {a.keyword}" * bool(a.keyword) + (f"={default}" if default is not None else "")
 
 
-def _formula(a: Layer) -> str:
-    """A's layer without B: no argument of B makes it A's."""
+def formula(a: Layer) -> str:
+    """Python of what was found of a layer, which calls no other."""
     how = {k: v for k, v in a.how.items() if LAW[k] != v}
     reads = ", ".join(repr(x) for x in sorted(a.reads))
     turn = "    " + TURN + "\n" if a.how["kernels"] == TURNED else ""

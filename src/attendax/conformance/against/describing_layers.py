@@ -16,6 +16,7 @@ from .layers import AXES, LAW, SEARCH, Sizes, drawn
 from .options import HEADS
 from .remote import Function
 
+QK = "qk_norm", "qk_order"  # axes
 SCALED, NEAREST = tuple(2 ** (k / 3) for k in range(1, 17)), 6  # factors, and of how many variants one is solved for
 WIDE = Sizes(1, 5, 256, 12)
 SMALL = 1e-2, 1e-4, 1e-6  # sizes of x at which an eps shows, if nothing is added
@@ -186,7 +187,7 @@ def _settled(made: Layer) -> Layer:
         other = at._replace(x=np.concatenate([at.x[:, :-1], -at.x[:, -1:]], 1))  # another last token
         ahead = far(made.call(other)[:, :1], made.call(at)[:, :1]) > TOLERANCE
         made = made.but({"causal": "no" if ahead else "yes"})
-        norm = ["qk_norm", "qk_order"] * any("_norm_" in k for k in reads)
+        norm = list(QK) * any("_norm_" in k for k in reads)
         made = _scores_of(made, mlp, of("scale", *norm, *[] if mlp else ["positions"]), _of(*["split"] * (not packed)))
     if any("norm" in k for k in reads):  # without biases a small x stays small up to the first norm, and eps shows
         made = made.best(_of("eps", *place if norms else []), BIASES, SMALL)
@@ -203,8 +204,18 @@ def _scores_of(made: Layer, off: set[str], plain: Choices, splits: Choices) -> L
     found = [made.but(x).best([{"rotary": ""} | y for y in plain] + rotary, off, calm=True) for x in splits]
     if settled := [x for x in found if x.left(off) < TOLERANCE]:
         return settled[0]
+    if not _counts_places(made, off):  # nothing is turned, by whatever number
+        return found[0]
+    rotary = [x for x in rotary if sum(LAW[k] != x[k] for k in ("scale", *QK) if k in x) <= 1]  # else it takes minutes
     with_numbers = (_with_numbers(made.but(split), off, rotary) for split in splits)
     return next(filter(None, with_numbers), found[0])
+
+
+def _counts_places(made: Layer, off: set[str]) -> bool:
+    """Tell whether the last token's result is another one where the two first tokens are swapped."""
+    at = case(1, made.heads, calm=True).but(off)
+    swapped = at._replace(x=at.x[:, [1, 0, *range(2, at.x.shape[1])]])
+    return far(made.call(swapped)[:, -1:], made.call(at)[:, -1:]) > TOLERANCE
 
 
 def _with_numbers(made: Layer, off: set[str], variants: Choices) -> Layer | None:

@@ -271,4 +271,6 @@ def compare_layers(a: Layer, b: Layer) -> Report:
     if checked.worst is not None:
         why = f"an adapter makes them equal at the sizes that were searched, and not for {checked.worst}"
         return Report(found, why=why)
+    if not around and (held := comparing_layers.equality(b, b.fn.adapted(comparing_layers.formula(b)))).worst:
+        return Report(found, why=f"what was found of B holds at the sizes that were searched, and not for {held.worst}")
     return Report(found, code, around, "", checked, notes)

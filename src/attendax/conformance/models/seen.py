@@ -223,7 +223,8 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
     if not ahead.size:
         return "", ""
     if ahead.size == forbidden.sum():
-        if np.median(table.share[leaks]) < 1e4:
+        before = table.share[(table.steps < 0) & table.moves]  # what tokens before a position do
+        if np.median(table.share[leaks]) < min(1e4, np.median(before) / 4 if before.size else np.inf):
             return "every position is moved a little by all that comes after", LITTLE
         said = "every position sees all that comes after"
         return (f"{said}, once a mask is given", GIVEN_UP) if mask else (said, DROPPED)

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from ..cases.case import FORWARD, NUMBERS, Case
@@ -13,7 +14,7 @@ from ..worker.errors import Failed
 from .blackbox import LONGER, Model, Request
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
-NARROW = 8.0
+NARROW, NARROW_DTYPES = 8.0, ("float16", "bfloat16")
 SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
 MOST_NOISE = 1e-4  # more than that is not rounding
 Place = tuple[int, int]  # row and position
@@ -135,13 +136,14 @@ class Trial:
         """The share of a result that rounding may take; at least what moves a row when it is computed with others."""
         if self.model.bits:
             return 0.0
-        noise = 0.0
+        noise, dtype = 0.0, self.model.dtype
         with contextlib.suppress(Failed):  # the laws say so
             tokens = self.texts(3, 9)
             together, alone = self.ask(Request(tokens)), self.ask(Request(tokens[:1]))
+            dtype = next((x for x in NARROW_DTYPES if _are_of(x, together)), dtype)
             size = np.abs(alone).max(initial=0.0)
             noise = float(np.abs(together[:1] - alone).max(initial=0.0) / size) if size else 0.0
-        spacing = ROUNDING.get(self.model.dtype, NARROW) * SPACING.get(self.model.dtype, 2.0**-7)
+        spacing = ROUNDING.get(dtype, NARROW) * SPACING.get(dtype, 2.0**-7)
         return max(spacing, 8 * noise if noise < MOST_NOISE else 0.0)
 
     def same(
@@ -180,6 +182,14 @@ class Trial:
         if (distance(before, self.ask(other)) > allowed)[:, places].any():
             return FINE
         return silent(said, one, other, (0, position or 0), float(allowed[0, position or 0]), usual)
+
+
+def _are_of(dtype: str, results: np.ndarray) -> bool:
+    """Tell whether all numbers are of a narrow dtype, and not all are whole: that of the model, whatever holds them."""
+    narrow = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    with np.errstate(all="ignore"):
+        kept = np.array_equal(results, results.astype(narrow).astype(results.dtype), equal_nan=True)
+    return kept and bool((results != np.rint(results)).any())
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
