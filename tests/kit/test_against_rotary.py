@@ -141,3 +141,24 @@ def test_what_is_no_rotary_that_is_known_is_said_so():
     found = diff(layer(), odd, layers=True)
     assert not found.explained
     assert found.differences == ()
+
+
+def with_scale(scale):
+    def layer(params, x, heads=2):
+        rows = ((x @ params[f"{name}_kernel"]).reshape(*x.shape[:2], heads, -1) for name in ("query", "key", "value"))
+        query, key, value = (y.swapaxes(1, 2) for y in rows)
+        scores = query @ key.swapaxes(-1, -2) * np.float32(scale(query.shape[-1]))
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out = weights / weights.sum(-1, keepdims=True) @ value
+        return x + out.swapaxes(1, 2).reshape(x.shape) @ params["out_kernel"]
+
+    return layer
+
+
+def test_what_is_found_of_the_other_layer_is_held_against_it_at_every_size():
+    """1/16 is 1/D at the width of the search alone."""
+    found = diff(with_scale(lambda D: D**-0.5), with_scale(lambda D: 1 / 16), layers=True)
+    assert not found.explained
+    assert found.why.startswith("what was found of B holds at the sizes that were searched, and not for x (1, 9, 16)")
+    found = diff(with_scale(lambda D: D**-0.5), with_scale(lambda D: 1 / D), layers=True)
+    assert found.explained
