@@ -247,6 +247,21 @@ def test_numbers_of_bfloat16_in_float32_are_rounded_as_such():
     assert report.ok, [outcome.told() for outcome in report.failures]
 
 
+@pytest.mark.parametrize("sees", [0.1, 0.0])
+def test_what_moves_by_little_more_than_rounding_is_not_told(sees):
+    """Beside a token that sees itself alone, which is told in bfloat16, too."""
+    import ml_dtypes
+
+    def model(tokens):
+        x = EMBEDDING[tokens]
+        x = x + np.float32(sees) * x.cumsum(1) / np.arange(1, 1 + x.shape[1], dtype=np.float32)[:, None]
+        return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    report = check_model(model, causal=True, only=["past", "future"], **SAID)
+    assert report.ok == bool(sees), [outcome.told() for outcome in report.failures]
+    assert report.counts()["not offered"] == (5 if sees else 1)
+
+
 def test_a_mask_that_lets_all_be_seen_is_no_small_weight():
     def model(tokens, mask=None):
         x = EMBEDDING[tokens]

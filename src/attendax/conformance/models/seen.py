@@ -14,7 +14,20 @@ import numpy as np
 from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
 from .blackbox import Model, Request, fitting, told
-from .trial import FINE, Evidence, Found, Trial, ask, beside_rounding, distance, fault, measured, not_a_number, silent
+from .trial import (
+    FINE,
+    Evidence,
+    Found,
+    Trial,
+    ask,
+    beside_rounding,
+    distance,
+    fault,
+    measured,
+    not_a_number,
+    silent,
+    told_apart,
+)
 
 TEXTS = 3  # a token that matters may matter little in one text
 LONG = 100  # tokens of a text so long that one is asked at a time
@@ -130,7 +143,8 @@ def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, us
 def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, usual: str) -> Found:
     """Each token has to move a position where ``expected`` (S, T) says so, in one of the texts at least.
 
-    Where it moves the positions before that less and less, down to rounding, nothing tells whether it is seen.
+    Where it moves the positions before that less and less, down to rounding, nothing tells whether it is seen; nor
+    where no token moves another position by much more than rounding.
     """
     share = table.share
     for salt in range(1, TRIES + 1):
@@ -139,6 +153,7 @@ def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, u
             return FINE
         if salt < TRIES:
             share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).share)
+    told_apart(float(share[expected & (table.steps != 0)].max(initial=0)))
     k, position = map(int, np.argwhere(blind)[np.abs(table.steps[blind]).argmin()])
     none, part = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
     told = f"{said}: another token at {table.sources[k]} does not move position {position} "

@@ -5,7 +5,7 @@ import numpy as np
 from ..cases.case import ROBUST
 from .blackbox import COUNT, Request
 from .seen import influence, nothing, something
-from .trial import FINE, SIDES, Found, Places, Trial, ask, first
+from .trial import FINE, SIDES, Found, Places, Trial, ask, first, told_apart
 
 LENGTH = 9
 TRIES = 4  # texts, of which one has to show that order matters
@@ -75,6 +75,9 @@ def _order(trial: Trial) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     one, other, third = _three(trial)
     tokens[:, other] = np.where(tokens[:, other] == tokens[:, one], trial.others(tokens)[:, other], tokens[:, other])
+    others = tokens.copy()
+    others[:, [one, other]] = trial.others(tokens)[:, [one, other]]
+    told_apart(trial.share(Request(tokens), Request(others), third))
     said = "swapping two tokens changes nothing at a third: the order does not matter"
     usual = "the positional encoding is not added, is a constant, or is applied along the wrong axis"
     return trial.differ(Request(tokens), Request(_swapped(tokens, one, other)), said, usual, third)

@@ -14,8 +14,9 @@ from ..worker.errors import Failed
 from .blackbox import LONGER, Model, Request
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
-NARROW, NARROW_DTYPES = 8.0, ("float16", "bfloat16")
+NARROW, NARROW_DTYPES = 8.0, ("bfloat16", "float16")  # the coarsest first
 SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
+FAINT = 10.0  # times rounding: where no token moves another position by more, nothing tells what is seen
 MOST_NOISE = 1e-4  # more than that is not rounding
 Place = tuple[int, int]  # row and position
 Places = Sequence[tuple[Place, Place]]  # of the one, and of the other
@@ -175,6 +176,12 @@ class Trial:
         evidence = Evidence(right, other, at, beside, float(allowed[k]))
         return fault(verdict, said, usual, evidence, apart[k], expected[k])
 
+    def share(self, one: Request, other: Request, position: int) -> float:
+        """The distance of two requests at a position of any row, beside rounding."""
+        before = self.ask(one)
+        apart, allowed = distance(before, self.ask(other))[:, position], self.allowed(before)[:, position]
+        return float(np.divide(apart, allowed, out=np.full(apart.shape, np.inf), where=allowed > 0).max())
+
     def differ(self, one: Request, other: Request, said: str, usual: str, position: int | None = None) -> Found:
         """Hold two requests that have to differ against each other: anywhere, or at a position of any row."""
         before, places = self.ask(one), slice(None) if position is None else [position]
@@ -228,6 +235,12 @@ def fault(
 def silent(said: str, one: Request, other: Request, at: Place, allowed: float, usual: str) -> Found:
     """A fault: two requests that have to differ at a place, and do not."""
     return fault(Verdict.SILENT, said, usual, Evidence(one, other, at, at, allowed, "other"))
+
+
+def told_apart(share: float) -> None:
+    """Say that what is seen cannot be told, where a token moves another position by little more than rounding."""
+    if 1 < share < FAINT:
+        raise NotImplementedError(f"no token moves another position by more than {share:.1f} times what rounding does")
 
 
 def not_a_number(request: Request, at: Place, usual: str = "an empty softmax") -> Found:
