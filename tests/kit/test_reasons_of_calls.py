@@ -64,9 +64,9 @@ def test_a_number_that_is_computed_is_no_memory(number):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_memory_is_told_by_its_mark(dtype):
-    """Where the system gives other memory than what was freed last, there is no mark, and a case has no reason."""
+    """Where the system gives other memory than what was freed last there is no mark; it may be other in each call."""
     report = check(half_written, only=["plain", "more queries than keys"], dtype=dtype)
-    assert UNWRITTEN in {cause.name for cause in report.causes} <= {UNWRITTEN, "the result is wrong"}
+    assert UNWRITTEN in {cause.name for cause in report.causes} <= {UNWRITTEN, RACE, "the result is wrong"}
 
 
 def test_the_mark_is_in_memory_of_every_dtype():
