@@ -212,9 +212,14 @@ def test_the_beginning_of_a_text_is_that_text_alone():
         "future: the first 6 tokens alone give other results than with 7 more behind them"
     ]
     assert check_model(model, causal=True, lacks=["beginnings"], **SAID).ok
-    report = check_model(model_by(CAUSAL["prefix:3"]), sees="prefix:3", only=["future"], **SAID)
-    assert report.ok
-    assert report.counts()["ok"] == 6
+    for words, rule, count in (
+        ("prefix:3", CAUSAL["prefix:3"], 6),
+        ("window:9", "(j <= i) & (j > i - 9)", 6),
+        ("prefix:7", "(j <= i) | (j < 7)", 4),
+    ):
+        report = check_model(model_by(rule), sees=words, only=["future"], **SAID)
+        assert report.ok
+        assert report.counts()["ok"] == count
 
 
 @pytest.mark.parametrize(

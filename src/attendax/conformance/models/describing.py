@@ -177,12 +177,13 @@ def _traits(
     given = "positions" in accepts
     free = given or positions not in (None, "absolute") or "own positions" in claims
     stepwise = bool(cache) and "positions" in inspect.signature(cache[1]).parameters
+    long_prefix = "prefix" in visible.words and visible.extent() > 6  # the shortest beginning that is asked
     offered = {
         "mask": (padding == "mask", "no argument mask"),
         "right padding": (padding is not None, "no argument mask or lengths"),
         "left padding": (padding == "mask", "no argument mask, which padding on the left needs"),
         "places of tokens": (free and not visible.moves, FROM_THE_FIRST if visible.moves else ABSOLUTE),
-        "beginnings": (visible.causal and visible.extent() <= 6, "a position sees what comes after it"),
+        "beginnings": (visible.causal and not long_prefix, "a position sees what comes after it"),
         "vectors": (inputs == "vectors", "inputs are tokens"),
         "segment_ids": ("segment_ids" in accepts, "no argument segment_ids"),
         "given positions": (given, "no argument positions"),

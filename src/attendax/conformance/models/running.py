@@ -163,7 +163,7 @@ def _way(trial: Trial, way: str, asked: str, beside: bool = False) -> Found:
 
 @ask("ways: its inputs", "nothing is written to what it is given")
 def _its_inputs(trial: Trial) -> Found:
-    trial.ask(padded(trial, "right", REAL)[0] if trial.model.padding else Request(trial.texts(2, 1)))
+    trial.ask(padded(trial, "right", REAL)[0] if trial.model.padding else _plain(trial))
     if not trial.wrote:
         return FINE
     return Found(Finding(Verdict.WRONG, f"it writes to its caller's {' and '.join(trial.wrote)}"), None, IN_PLACE)
