@@ -87,4 +87,6 @@ def machine(run: dict[str, Any]) -> str:
 
 
 def when(run: dict[str, Any]) -> str:
-    return f"commit {run['about']['commit'][:7]}, {run['about']['date'][:10]}"
+    about = run["about"]
+    changed = " with changes that were committed later" if about["uncommitted_changes"] else ""
+    return f"commit {about['commit'][:7]}{changed}, {about['date'][:10]}"

@@ -25,8 +25,8 @@ from .trial import (
     fault,
     measured,
     not_a_number,
+    refuse_faint,
     silent,
-    told_apart,
 )
 
 TEXTS = 3  # a token that matters may matter little in one text
@@ -153,7 +153,7 @@ def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, u
             return FINE
         if salt < TRIES:
             share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).share)
-    told_apart(float(share[expected & (table.steps != 0)].max(initial=0)))
+    refuse_faint(float(share[expected & (table.steps != 0)].max(initial=0)))
     k, position = map(int, np.argwhere(blind)[np.abs(table.steps[blind]).argmin()])
     none, part = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
     told = f"{said}: another token at {table.sources[k]} does not move position {position} "

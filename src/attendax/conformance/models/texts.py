@@ -5,7 +5,7 @@ import numpy as np
 from ..cases.case import ROBUST
 from .blackbox import COUNT, Request
 from .seen import influence, nothing, something
-from .trial import FINE, SIDES, Found, Places, Trial, ask, first, told_apart
+from .trial import FINE, SIDES, Found, Places, Trial, ask, first, refuse_faint
 
 LENGTH = 9
 TRIES = 4  # texts, of which one has to show that order matters
@@ -77,7 +77,7 @@ def _order(trial: Trial) -> Found:
     tokens[:, other] = np.where(tokens[:, other] == tokens[:, one], trial.others(tokens)[:, other], tokens[:, other])
     others = tokens.copy()
     others[:, [one, other]] = trial.others(tokens)[:, [one, other]]
-    told_apart(trial.share(Request(tokens), Request(others), third))
+    refuse_faint(trial.share(Request(tokens), Request(others), third))
     said = "swapping two tokens changes nothing at a third: the order does not matter"
     usual = "the positional encoding is not added, is a constant, or is applied along the wrong axis"
     return trial.differ(Request(tokens), Request(_swapped(tokens, one, other)), said, usual, third)

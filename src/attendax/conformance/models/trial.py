@@ -237,7 +237,7 @@ def silent(said: str, one: Request, other: Request, at: Place, allowed: float, u
     return fault(Verdict.SILENT, said, usual, Evidence(one, other, at, at, allowed, "other"))
 
 
-def told_apart(share: float) -> None:
+def refuse_faint(share: float) -> None:
     """Say that what is seen cannot be told, where a token moves another position by little more than rounding."""
     if 1 < share < FAINT:
         raise NotImplementedError(f"no token moves another position by more than {share:.1f} times what rounding does")
