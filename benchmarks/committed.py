@@ -7,18 +7,19 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).resolve().parent / "results"
-OPTIONAL = ("bfloat16", "avx2", "xeon")  # folders, and fields of Results
+OPTIONAL = ("bfloat16", "avx2", "zen4", "xeon")  # folders, and fields of Results
 SINGLE = ("forward", "backward")  # what is measured of every shape
 
 
 class Results(NamedTuple):
-    """The committed files; ``bfloat16``, ``avx2`` and ``xeon`` are None as long as there is none."""
+    """The committed files; ``bfloat16``, ``avx2``, ``zen4`` and ``xeon`` are None as long as there is none."""
 
     full: dict[str, Any]
     cores: dict[str, Any]
     compile: dict[str, Any]
     bfloat16: dict[str, Any] | None
     avx2: dict[str, Any] | None
+    zen4: dict[str, Any] | None
     xeon: dict[str, Any] | None
     devices: dict[str, Any]
     linear: dict[str, Any]

@@ -13,6 +13,10 @@ from contestants import OURS, TILES
 from statements_of_cost import compile_ratios
 
 TORCH = "torch-sdpa"
+ELSEWHERE = {  # by its folder: where else AVX-512 was tried, and a remark on the cores there
+    "zen4": ("On an AMD EPYC of Zen 4, which has AVX-512 in halves of 256 bits", ""),
+    "xeon": ("On another maker's AVX-512", ", and the two cores may be two threads of one"),
+}
 TRAINED = "encoder block 32 x 128 x 384, training step"
 
 
@@ -24,21 +28,28 @@ def speed(results: Results) -> str:
     rows = [*forward.values(), *gradient.values()]
     compiled = mean(compile_ratios(results, "forward").values(), 1)
     faster, slower, elsewhere = "", "", ""
+
+    def of_these(found: dict[str, float]) -> str:
+        return mean(ratio for case, ratio in found.items() if case in plain_calls)
+
     if results.avx2:
         narrow = by_measure(results.avx2)
-        faster = f"; {mean(ratio for case, ratio in narrow[0].items() if case in plain_calls)} without AVX-512"
+        faster = f"; {of_these(narrow[0])} without AVX-512"
         there = [ratio for found in narrow for ratio in found.values()]
         ahead = any(map(behind, [*rows, *there]))
         slower = f" ({sum(map(behind, there)) or 'none'} without AVX-512)" if ahead else " of either"
-    if results.xeon:
-        there = [ratio for found in by_measure(results.xeon) for ratio in found.values()]
-        elsewhere = f", in {sum(map(behind, there)) or 'none'} of {len(there)} on a Xeon"
+    for folder, where in (("zen4", "Zen 4"), ("xeon", "a Xeon")):
+        if run := getattr(results, folder):
+            found = by_measure(run)
+            there = [ratio for of_one in found for ratio in of_one.values()]
+            faster += f", {of_these(found[0])} on {where}" * (plain_calls.keys() <= found[0].keys())
+            elsewhere += f", {sum(map(behind, there)) or 'none'} of {len(there)} on {where}"
     return (
         f"On a CPU `attention` is {mean(plain_calls.values())} times as fast as torch's SDPA with nothing to "
-        f"skip (geometric mean of {len(plain_calls)} shapes{faster}). torch is faster in "
-        f"{sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md){slower}{elsewhere}. It "
+        f"skip (mean of {len(plain_calls)} shapes{faster}). torch is faster in "
+        f"{sum(map(behind, rows)) or 'none'} of the [{len(rows)} rows](docs/benchmarks.md){slower}{elsewhere}. It "
         f"compiles {compiled} times as fast as jax.nn's "
-        f"(float32, torch {version(full, 'torch')}, {machine(full)}; {when(full)})."
+        f"(float32, {machine(full)}; {when(full)})."
     )
 
 
@@ -177,18 +188,22 @@ def with_avx2(results: Results) -> str:
     )
 
 
-def on_a_xeon(results: Results) -> str:
-    """AVX-512 of another maker, with the versions of that machine and the parts of rounds that its host disturbed."""
-    run = results.xeon
+def on_other_processors(results: Results) -> str:
+    """AVX-512 elsewhere, with the versions of that machine and the part of the rounds that its host disturbed."""
+    return "\n\n".join(_there(getattr(results, folder), folder) for folder in ELSEWHERE)
+
+
+def _there(run: dict[str, Any] | None, folder: str) -> str:
+    where, cores_there = ELSEWHERE[folder]
     if run is None:
-        return "There is no committed run on an Intel processor."
+        return f"There is no committed run in `benchmarks/results/{folder}`."
     kept = [record for record in run["records"] if record["status"] == "timed" and record["contestant"] == OURS]
     disturbed = sum(record["rounds_disturbed"] for record in kept) / sum(len(record["seconds"]) for record in kept)
     torch = ahead(run, TORCH)
     return (
-        f"On another maker's AVX-512 {beside_torch(run, 'xeon')}, with torch {version(run, 'torch')} and jax "
-        f"{version(run, 'jax')}. {'Ahead: torch in ' + listed(torch) if torch else 'torch is nowhere ahead'}. Its host "
-        f"disturbed {disturbed:.0%} of the rounds that were kept, and the two cores may be two threads of one."
+        f"{where} {beside_torch(run, folder)}, with torch {version(run, 'torch')} and jax "
+        f"{version(run, 'jax')}. {'Ahead: torch in ' + listed(torch) if torch else 'torch is nowhere ahead'}. Other "
+        f"work took cores in {disturbed:.0%} of the rounds that were kept{cores_there}."
     )
 
 
@@ -246,7 +261,7 @@ STATEMENTS = (
     with_more_cores,
     in_bfloat16,
     with_avx2,
-    on_a_xeon,
+    on_other_processors,
     encoders,
     training,
     training_faults,

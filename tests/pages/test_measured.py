@@ -59,7 +59,7 @@ class TestOtherNumbers:
 
     def test_a_slower_attendax_is_said_to_be(self):
         results = RESULTS._replace(full=self.slower())
-        rows = re.search(r"faster in (\d+) of these \[(\d+) rows", statements.speed(results))
+        rows = re.search(r"faster in (\d+) of the \[(\d+) rows", statements.speed(results))
         assert rows[1] == rows[2]
         assert "beside torch 0.00 / 0.00" in statements.means(results)
         assert statements.who_is_ahead(results).startswith("attendax is slower than torch in minilm-128 (0.00 forward")
@@ -69,11 +69,13 @@ class TestOtherNumbers:
         found = statements.in_bfloat16(RESULTS._replace(bfloat16=self.slower()))
         assert "Ahead: torch-sdpa in minilm-128 (0.00 forward" in found
 
-    def test_a_run_on_another_processor_is_told_of(self):
-        assert "no committed run" in statements.on_a_xeon(RESULTS._replace(xeon=None))
-        told = statements.on_a_xeon(RESULTS._replace(xeon=self.slower()))
+    @pytest.mark.parametrize("folder", statements.ELSEWHERE)
+    def test_a_run_on_another_processor_is_told_of(self, folder):
+        none = RESULTS._replace(**dict.fromkeys(statements.ELSEWHERE))
+        assert f"no committed run in `benchmarks/results/{folder}`" in statements.on_other_processors(none)
+        told = statements.on_other_processors(none._replace(**{folder: self.slower()}))
         assert "Ahead: torch in " in told
-        assert re.search(r"disturbed \d+% of the rounds", told)
+        assert re.search(r"took cores in \d+% of the rounds", told)
 
     def test_a_run_with_avx2_is_told_of(self):
         assert "no committed run" in statements.with_avx2(RESULTS._replace(avx2=None))
