@@ -23,7 +23,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # What is slow in these is whole runs of the kit, by the hundred.
 HOURS = (
-    "test_block_kernels", "test_cheats", "test_kernels_as_they_are", "test_ladder",
+    "test_block_kernels", "test_cheats", "test_kernels_as_they_are", "test_ladder", "test_pairs_of_values",
 )  # fmt: skip
 
 QUICK = "not slow"  # as in pyproject.toml

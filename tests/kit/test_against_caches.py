@@ -66,10 +66,10 @@ def test_a_line_is_named_and_made_equal(lines, words):
     assert found.explained, found.text()
 
 
-def test_a_slip_beside_them_is_not_equal():
-    """An empty cache of which one key is read."""
+def test_an_empty_cache_of_which_one_key_is_read():
     found = diff(made(), made("j < np.maximum(l, 1)"))
-    assert not found.explained
+    assert found.explained, found.text()
+    assert [difference.b for difference in found.differences] == ["has at least 1: j < np.maximum(lengths, 1)"]
     assert "key_lengths [0]: A gives 0, B 1" in found.text()
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import right_attention
 from attendax import conformance
-from attendax.conformance.against import diff
+from attendax.conformance.against import comparing, diff, remote
+from attendax.conformance.against import report as against
 from attendax.conformance.cases import CASES
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions.form import LAW, written
@@ -229,18 +230,64 @@ def test_every_value_is_named(axis, value):
     assert said - own == (set() if (axis, value) in UNNAMED else words(form))  # where a given scale divides, 0 raises
 
 
+def compared(form):
+    """What ``diff`` says of the function by the law beside that of a form."""
+    one, other = (remote.Function(of_form(x), in_process=True) for x in (LAW, form))
+    return against.compare(against.described(one, "A"), against.described(other, "B"))
+
+
+def axes_of(difference):
+    return comparing.OF_NUMBERS.get(difference.name, (difference.name,))
+
+
+LIKE = {  # axes that ``diff`` tells a value by: no call that it makes tells them apart
+    ("pairs", "swapped"): {"mask"}, ("pairs", "causal"): {"always"}, ("given_scale", "divides"): {"scale given"},
+    ("fill", "0"): {"masking"}, ("weights", "masked after"): {"masking"},
+    **{("fill", x): {"empty", "empty_lse"} for x in ("-100", "-10000", "-1000000000", "less 100")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"),
+    [
+        ("segments", "swapped"), ("joins", "causal or segments"), ("mask", "tiles of 64 by 64"),
+        ("mask", "first batch"), ("heads", "first"), ("pairs", "one whole block of 64"), ("causal", "by the group"),
+    ],
+)  # fmt: skip
+@pytest.mark.sample(2)
+def test_diff_names_a_value_of_any_axis(axis, value):
+    diff_names(axis, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("axis", "value"), SINGLE, ids=str)
+def test_diff_names_every_value(axis, value):
+    diff_names(axis, value)
+
+
+def diff_names(axis, value):
+    found = compared(LAW.but(**{axis: value}))
+    assert found.explained, found.text()
+    told = [set(axes_of(difference)) for difference in found.differences]
+    assert told
+    assert all(axes & ({axis} | LIKE.get((axis, value), set())) for axes in told), found.text()
+
+
 APART = [(a, b) for a, b in itertools.combinations(SINGLE, 2) if a[0] != b[0] and IGNORED not in (a[1], b[1])]
 
 
 def is_so(form, words, report):
-    """Whether an option that is said to be ignored might as well be, in the cases that say it."""
-    axis = next((axis for axis, values in TABLE.items() if IGNORED in values and values[IGNORED].words == words), "")
+    """Whether a value that is said might as well be the form's, alone or beside its own, in the cases that say it."""
+    others = [{axis: value} for axis, values in TABLE.items() for value, line in values.items() if line.words == words]
     names = {name for cause in report.causes if cause.name == words for name in cause.cases}
     cases = [case for case in SMALL if case.name in names and case.direction == "forward"]
-    pair = (form, form.but(**{axis: IGNORED})) if axis else ()
-    with np.errstate(all="ignore"):
-        found = [[formula.forward(case.inputs(0, "float64"), x) for x in pair] for case in cases]
-    return bool(axis and found) and all(np.allclose(x["out"], y["out"], equal_nan=True) for x, y in found)
+
+    def alike(other):
+        with np.errstate(all="ignore"):
+            found = [[formula.forward(case.inputs(0, "float64"), x) for x in (form, other)] for case in cases]
+        return all(np.allclose(x["out"], y["out"], equal_nan=True) for x, y in found)
+
+    return bool(cases) and any(alike(x.but(**value)) for value in others for x in (form, LAW))
 
 
 @pytest.mark.slow

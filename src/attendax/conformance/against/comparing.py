@@ -33,15 +33,22 @@ def _as_read(ours: str) -> Convention:
     return Convention(f"{axis.replace('_', ' ')}, as {it} read", "has {0}: {line}", (axis,))
 
 
+READ_AS = "scale", "softcap", "bias", "mask", "key_lengths", "segments", "offset"
+OF_TABLE = {  # axes whose values are told by the words of the table, and what is done by the law
+    "joins": ("several rules", "joins them by and"), "pairs": ("keys", "takes all that the rules allow"),
+    "fill": ("scores of what is masked", "sets them to minus infinity"), "weights": ("weights", "takes the softmax"),
+    "width": ("numbers of a head", "takes all of them"),
+}  # fmt: skip
 NUMBERS = {
     "scale": Convention("scale where none is given", "multiplies by {0}"),
     "always": Convention("causal whatever is asked", "{0}"),
     "causal": Convention("causal", "is {0}: {line}"),
     "window": Convention("window", "sees {0}: {line}", tuple(OPTIONS["window"].axes)),
-    **{f"{AXIS[x]} read": _as_read(x) for x in ("scale", "softcap", "bias", "mask", "key_lengths", "offset")},
+    **{f"{AXIS[x]} read": _as_read(x) for x in READ_AS},
     "order": Convention("order of the steps to scores", ""),
     "masking": Convention("what a mask does", "{0}"),
     "heads": Convention("grouped heads", "{0}"),
+    **{axis: Convention(words, "{0}") for axis, (words, _) in OF_TABLE.items()},
     "empty": Convention("a query without any key", "gives {0}"),
     "lse": Convention("log-sum-exp", "is of {0}"),
     "empty_lse": Convention("log-sum-exp of a query without any key", "is {0}"),
@@ -87,7 +94,8 @@ def differences(a: Subject, b: Subject) -> Iterator[Difference]:
     both = set(one.options) & set(other.options)
     for name in (x for x in NUMBERS if _differ(x, one, other)):
         if axes := OF_NUMBERS.get(name):
-            shown = examples.shown(a, b, axes, _small(one, other))
+            larger = (x for x in examples.cases(one.keeping(both), a.sizes) if not x.narrow)
+            shown = examples.shown(a, b, axes, itertools.chain(_small(one, other), larger))
         else:
             narrow = (narrowed(sizes, seed, times=8) for seed, sizes in enumerate(OF_NARROW))
             shown = SHOWN.get(name) or examples.smallest(a, b, narrow)
@@ -110,9 +118,14 @@ def differences(a: Subject, b: Subject) -> Iterator[Difference]:
             shape = f"B=2, N=4, T=3, V=6: A gives {_shape(one)}, B {_shape(other)}" * elsewhere
             shown = examples.called(a, b, as_it_is, small({}, heads=2))
             yield Difference(name, words(one), words(other), shown or shape)
-    named = [k for k in one.options if k in both and one.options[k].name != other.options[k].name]
+    named = [k for k in one.options if k in both and _names(k, one) != _names(k, other)]
     if named:
-        yield Difference("names", *(", ".join(x.options[k].name or "(always)" for k in named) for x in (one, other)))
+        yield Difference("names", *(", ".join(_names(k, x) or "(always)" for k in named) for x in (one, other)))
+
+
+def _names(key: str, form: Form) -> str:
+    """The keyword of an option, or the two of segments."""
+    return " and ".join(form.options[key]) if key == "segments" else form.options[key].name
 
 
 def _differ(name: str, one: Form, other: Form) -> bool:
@@ -128,13 +141,17 @@ def _said(name: str, form: Form, beside: Form) -> str:
     value = form.how[axis] if name != "order" else steps(form, beside)
     if value == IGNORED:
         return "ignores it"
+    if axis in OF_TABLE:
+        return f"does not: {TABLE[axis][value].words}" if value != LAW[axis] else OF_TABLE[axis][1]
     line = text_of(axis, value) if axis in TABLE and name != "order" else ""
     if name == "window":
         value = {LAW["window"]: "", "end": "aligned to the end"}.get(value, value)
         value, line = ", ".join(filter(None, (form.how["reach"], form.how["side"], value))), window_rule(form.how)
     if name == "heads":
         said = {"repeat": "repeats each head of keys", "tile": "takes the heads of keys in turn"}
-        value = said.get(value) or "reads head {} of keys, and {} of values".format(*heads_of(value))
+        of_keys, of_values = heads_of(value)
+        each = f"of keys, and {of_values} of values" if of_keys != of_values else "of keys and of values"
+        value = said.get(value) or f"reads head {of_keys} {each}"
     text = NUMBERS[name].said if "base" in value or name != "lse" else "{0}"
     return text.format(value or "no", line=line) or value
 
@@ -209,7 +226,7 @@ def _shared(a: Subject, b: Subject, mine: Form, theirs: Form) -> Iterator[tuple[
     """Keywords that both have, and that are not compared by a formula: what they may be, and the two names."""
     left = []
     for one, form in ((a, mine), (b, theirs)):
-        done = {form.options[k].name for k in mine.options if k in form.options}
+        done = {x for k in mine.options if k in form.options for x in form.options[k]}
         known = {*one.fn.required, *HEADS, *GROUPED, *DROPOUT, *UNREAD, *done}
         left.append([x for x in one.fn.names if x not in known])
     taken: set[str] = set()

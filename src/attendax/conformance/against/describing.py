@@ -18,6 +18,7 @@ from .remote import Function
 
 OTHERS = {GENERAL: (1, 2, 4, 7, 6, 5), SQUARE: (1, 2, 7, 7, 6, 6)}  # sizes at which a scale is another
 MANY = 64  # keys, of which half are dropped
+OF_PLAIN = "heads", "pairs", "width", "weights"  # axes that count in a plain call
 MODES = {"training": True, "train": True, "deterministic": False}
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
@@ -56,6 +57,7 @@ class Describing:
             offered = next(filter(None, found), None)
             form = offered or form
             left += [] if offered else [name]
+        left = [name for name in left if "segments" not in form.options or name != form.options["segments"].form]
         form = self._dtypes(self._empty_lse(*self._empty(self._order(form))))
         for name in (x for x in free if x in left):
             if name in DROPOUT:
@@ -96,7 +98,8 @@ class Describing:
 
         def agrees(form: Form, probe: Probe) -> bool:
             found = self.answer(form, probe)
-            return bool(found) and distance(found, Subject(self.fn, form).right(probe)) <= TOLERANCE
+            near = examples.NARROW if probe.narrow else TOLERANCE
+            return bool(found) and distance(found, Subject(self.fn, form).right(probe)) <= near
 
         return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
 
@@ -114,12 +117,24 @@ class Describing:
             for layout in layouts:
                 probes = [probe, other] if self.answer(layout, other) else [probe]
                 hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
-                if found := self._settled(hows, probes):
-                    return found if self.takes(found, probe) else None
-            solved = (layout.but(scale=self._solved(layout)) for layout in layouts)  # of another scale
+                if (found := self._settled(hows, probes)) and self.takes(found, probe):
+                    return found
+            reading = (layout for layout in layouts if self._reads_queries(layout, probe))
+            solved = (layout.but(scale=self._solved(layout)) for layout in reading)
             if found := self._settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
                 return found
+            for layout in (x for x in layouts if self.takes(x, probe) and self.answer(x, probe)):
+                probes = [probe, *examples.cases(layout, self.sizes)]
+                ways = (layout.but(**{axis: way}) for axis in OF_PLAIN for way in list(TABLE[axis])[1:])
+                answers = filter(None, (self.answer(layout, x) for x in probes))
+                if any(x[0].any() for x in answers) and (found := self._settled(ways, probes)):  # zeros say nothing
+                    return found
         return None
+
+    def _reads_queries(self, form: Form, probe: Probe) -> bool:
+        """Tell whether queries get other results: where all get the mean of the values, every small scale would do."""
+        found = self.answer(form, probe)
+        return bool(found) and found[0].ndim == 4 and np.ptp(found[0], 2).max(initial=0) > TOLERANCE
 
     def _solved(self, form: Form) -> str:
         """The scale of a function of that form, as a product of powers of the sizes; empty where it is none."""
@@ -192,11 +207,13 @@ class Describing:
         more = options.beside(ours, form.options)
         if ours == "offset" and not more:
             return
-        shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}}.get(ours, {(T, S)})
-        at = sorted((t, s) for t, s in shapes if T != S or t == s)
-        of_batch = (options.drawn(ours, "", self.sizes, seed) for seed in (0, 1))
-        values = row.values[-2:] if ours != "key_lengths" else tuple(of_batch)
+        shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}, "segments": {(S, S)}}
+        at = sorted((t, s) for t, s in shapes.get(ours, {(T, S)}) if T != S or t == s)
         kinds = tuple(row.kinds)[:: -1 if ours == "offset" else 1]  # of each batch, where it is taken
+        values = row.values[-2:]
+        if ours in ("key_lengths", "segments"):
+            values = tuple(options.drawn(ours, "", (B, N, *at[0]), seed) for seed in (0, 1))
+        kinds = tuple(x for x in kinds if x in self.fn.names) if ours == "segments" else kinds
         both = itertools.product(at, values)
         yield kinds, [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in both]
 
@@ -282,12 +299,15 @@ class Describing:
             probe = self._probe({"mask": mask})
         elif "key_lengths" in form.options and "mask" not in form.options:
             probe = self._probe({"key_lengths": np.resize([0, S], B).astype(np.int32)})
+        elif "segments" in form.options and "mask" not in form.options:
+            ids = (np.arange(x)[None].repeat(B, 0).astype(np.int32) // 2 for x in (2 * S, S))
+            probe = Probe(arrays((B, N, 2 * S, S, D, V)), {"segments": tuple(ids)})
         elif rules and "mask" not in form.options:
             probe = Probe(arrays((B, N, S + 4, S, D, V)), rules)
         else:
             return form, None
         found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
-        if not found and {"mask", "key_lengths"} & set(probe.options):
+        if not found and {"mask", "key_lengths", "segments"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
         return found or form, probe
 

@@ -141,6 +141,8 @@ def attention(
     arrays = dict(zip(("query", "key", "value", "bias"), (*inputs, bias), strict=False))
     if window is not None:
         options["window"] = tuple(eval(x, {"w": window}) for x in sides(how, pair=isinstance(window, tuple)))
+    if (segments := options.pop("segments", None)) is not None:
+        options |= dict(zip(("query_segment_ids", "key_segment_ids"), segments, strict=True))
     if options.get("offset") is not None:
         options["offset"] = np.atleast_1d(options["offset"])
     options["is_causal"] = options.get("is_causal") or bool(how["always"])

@@ -6,6 +6,8 @@ from ..conventions.table import DECLARED
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, text_of, window_rule
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 
+ALWAYS = "pairs", "width", "weights"  # axes of every call
+OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"
 LEAST = "-1e30"  # of a score where a product with 0 has to stay 0
 
@@ -21,6 +23,11 @@ def steps(form: Form, other: Form) -> str:
     return ", ".join(step for step in form.how["order"].split(", ") if step in offered)
 
 
+def two(option: Option) -> tuple[str, str]:
+    """The segment ids of queries and of keys, as two keywords or as a pair."""
+    return (option.name, option.form) if option.form else (f"{option.name}[0]", f"{option.name}[1]")
+
+
 class Keywords:
     """Arguments that B has to be given, from those that A is given."""
 
@@ -33,6 +40,7 @@ class Keywords:
         self.unlike = self._unlike()
         self.told = self._told()
         self.own_scores = self._needs_own_scores()
+        self.unlike |= self.own_scores and self._empties_lse()  # a row of scores that are all LEAST has a finite one
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
         self.fills = a.how["empty"] != scores and bool(MASKED & set(a.options))
         self.empties = self.fills or self.unlike
@@ -45,15 +53,17 @@ class Keywords:
 
     def _unlike(self) -> bool:
         """Tell whether a query without any key has another log-sum-exp in ``a``."""
-        if not (self.lse and MASKED & set(self.a.options)):
-            return False
         one, other = (x.how["empty_lse"] for x in (self.a, self.b))
         moved = self.a.how["lse"] != self.b.how["lse"] and one not in ("-inf", "inf", "nan")
-        return one != UNKNOWN and (one != other or moved)
+        return self._empties_lse() and (one != other or moved)
+
+    def _empties_lse(self) -> bool:
+        """Tell whether ``a`` may be asked for the log-sum-exp of a query without any key, and it is known."""
+        return bool(self.lse and MASKED & set(self.a.options)) and self.a.how["empty_lse"] != UNKNOWN
 
     def _told(self) -> list[str]:
         """The rules of ``a`` that ``b`` is told by a mask: it lacks them, or means other keys by them."""
-        names = [x for x in (*RULES, "key_lengths") if x in self.a.options]
+        names = [x for x in (*RULES, "key_lengths", "segments") if x in self.a.options]
         told = [x for x in names if self._differs(x)]
         moved = "offset" in self.a.options and (self._differs("offset") or set(RULES) & set(told))
         return [x for x in names if x in told or (moved and x in RULES)]
@@ -61,7 +71,7 @@ class Keywords:
     def _differs(self, name: str) -> bool:
         """Tell whether ``b`` lacks an option of ``a``, or means something else by it than another number."""
         a, b = self.a, self.b
-        if name not in b.options or a.options[name].form == WIDE.get(name, "") != b.options[name].form:
+        if name not in b.options or a.options[name].form == WIDE.get(name) != b.options[name].form:
             return True
         return any(a.how[x] != b.how[x] for x in (("side", "window") if name == "window" else (AXIS[name],)))
 
@@ -70,6 +80,12 @@ class Keywords:
         a, b = self.a, self.b
         if b.how["always"] and a.how["always"] != b.how["always"]:
             raise NoAdapter("B is causal whatever it is given")
+        if unlike := [axis for axis in ALWAYS if a.how[axis] != b.how[axis]]:
+            raise NoAdapter(f"no argument moves the {unlike[0]} that B has")
+        if any(a.how[x] != b.how[x] for x in OF_RULES):
+            if any(a.how[x] != LAW[x] for x in OF_RULES) or b.how["fill"] == "0 and 1":  # added without a mask, too
+                raise NoAdapter("no argument of B asks for what A does with its rules")
+            return True
         if a.how["masking"] != b.how["masking"] and {"mask", "is_causal"} & set(a.options):
             if a.how["masking"] != LAW["masking"]:
                 raise NoAdapter(f"A has {a.how['masking']}, which no argument of B asks for")
@@ -101,12 +117,14 @@ class Keywords:
         lines = self._allowed(rules) if whole else []
         if whole or "mask" in a.options:
             lines += self._mask(whole)
-        positions = (*RULES, "key_lengths", "offset")
+        positions = (*RULES, "key_lengths", "segments", "offset")
         by_mask = set(positions) if self.empties else {*self.told, *(["offset"] if set(self.told) & set(RULES) else [])}
         by_mask |= {"bias"} if whole and "mask" not in b.options else set()
         for name in ("bias", "softcap", *positions, *(x for x in a.options if x.startswith(GIVEN))):
             if name in a.options and name in b.options and name not in by_mask:
-                lines += self._give(b.options[name].name, self._as_theirs(name), a.options[name])
+                values = zip(*map(two, (b.options[name], a.options[name])), strict=True) if name == "segments" else ()
+                for theirs, mine in values or [(b.options[name].name, self._as_theirs(name))]:
+                    lines += self._give(theirs, mine, a.options[name])
         return [*lines, *self._scale()]
 
     def _as_theirs(self, name: str, x: str = "") -> str:
@@ -127,7 +145,7 @@ class Keywords:
     def _rules(self, everything: bool) -> list[str]:
         """Lines for the keys that ``b`` has to be told of by a mask, for its own rules are others."""
         a, lines = self.a, []
-        names = [x for x in (*RULES, "key_lengths") if x in a.options and (everything or x in self.told)]
+        names = [x for x in (*RULES, "key_lengths", "segments") if x in a.options and (everything or x in self.told)]
         always = bool(a.how["always"]) and (everything or a.how["always"] != self.b.how["always"])
         offset = a.options.get("offset")
         if offset and (always or set(RULES) & set(names)):
@@ -147,6 +165,8 @@ class Keywords:
             else:
                 text = text_of(AXIS[name], a.how[AXIS[name]]).replace("rows", "xp.arange(T)[:, None]")
                 rule = re.sub(r"\blengths\b", OF_EACH_BATCH.format(x=option.name), text)
+                for ids, x in zip(("of_queries", "of_keys"), two(option), strict=True) if name == "segments" else ():
+                    rule = rule.replace(ids, f"{x}[:, None]")
             lines.append(f"if {asked}:\n    allowed = allowed & ({rule})")
         return lines
 

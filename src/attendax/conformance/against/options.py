@@ -64,6 +64,13 @@ MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axe
 }  # fmt: skip
 
 
+def _of_segments(t: int, s: int, seed: int = 0, batch: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Segments of about two tokens, those of keys a token ahead; each query has keys."""
+    keys = (np.arange(s) + 1 + seed + np.arange(batch)[:, None]) // 2
+    queries = np.clip((np.arange(t) + seed + np.arange(batch)[:, None]) // 2, keys[:, :1], keys[:, -1:])
+    return queries.astype(np.int32), keys.astype(np.int32)
+
+
 def _of(axis: str, *but: str) -> tuple[str, ...]:
     return tuple(x for x in TABLE[axis] if x not in (IGNORED, *but) and not x.startswith("skips"))
 
@@ -124,6 +131,11 @@ OPTIONS = {
         {"key_lengths": _of("key_lengths"), "empty": _of("empty")},
         (lambda t, s: np.array([max(s - 1, 1)], np.int32), lambda t, s: np.zeros(1, np.int32)),
     ),
+    "segments": Row(  # two keywords: the kind is the name of the second
+        ("query_segment_ids", "q_segment_ids", "segment_ids_q"),
+        {"segments": _of("segments")}, (lambda t, s: _of_segments(t, s),),
+        dict.fromkeys(("", "key_segment_ids", "kv_segment_ids", "k_segment_ids", "segment_ids_k"), ("{x}", "{x}")),
+    ),
     "offset": Row(  # the last: positions show in rules alone
         ("offset", "q_offset", "query_offset", "causal_offset", "position_offset", "start_pos", "cache_len"),
         {"offset": _of("offset", *OF_BATCH)}, (1, 2),
@@ -132,7 +144,7 @@ OPTIONS = {
 }  # fmt: skip
 AXIS = {ours: next(iter(row.axes)) for ours, row in OPTIONS.items()}  # that says whether an option is ignored
 RULES = "is_causal", "window"  # of positions
-MASKED = {"mask", "is_causal", "window", "key_lengths"}  # beside which a query may be without any key
+MASKED = {"mask", "is_causal", "window", "key_lengths", "segments"}  # beside which a query may be without any key
 PAIRS = (3, 0), (0, 2), (1, 1), (-1, -1), (-1, 0)  # windows of two sides; with -1, no limit, where the default has it
 HEADS = ("num_heads", "n_heads", "heads", "n_head", "h", "nhead")
 GROUPED = ("enable_gqa",)
@@ -179,6 +191,8 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
         return rng.standard_normal(shape).astype(np.float32)
     if ours == "key_lengths":
         return np.resize([S - 1, max(S - 3, 1)][:: 1 - seed % 2 * 2], B).astype(np.int32)
+    if ours == "segments":
+        return _of_segments(T, S, seed, B)
     if S > WIDEST and ours in ("window", "offset"):  # in long texts one that small ones do not hold
         far = S // 4 if ours == "window" or S - T < S // 4 else S - T
         return np.maximum(far - np.arange(B), 0) if kind == WIDE["offset"] else far

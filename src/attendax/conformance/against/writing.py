@@ -1,5 +1,6 @@
 """The adapter: Python under which one function answers as another does, from what is known of the two."""
 
+import itertools
 import re
 
 from ..conventions.table import DECLARED
@@ -35,7 +36,8 @@ class _Adapter(Keywords):
 
     def _head(self) -> list[str]:
         a = self.whole
-        words = [f"{x.name}={a.defaults.get(x.name)!r}" for x in a.options.values() if x.name]
+        both = [(x.name, x.form) if k == "segments" else (x.name,) for k, x in a.options.items()]
+        words = [f"{x}={a.defaults.get(x)!r}" for x in itertools.chain(*both) if x]
         first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
         given = ", ".join([first, *filter(None, [a.heads]), *words])
         return [IMPORTS[self.b.arrays], import_line(self.b.path), "", "", f"def adapted({given}):"]

@@ -236,8 +236,8 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
 
 
 def _has_numbers(trial: Trial) -> bool:
-    """Tell whether there is a number, or no key for any query: NaN everywhere is like any other NaN."""
-    some = any(not np.isnan(x).all() for x in trial.got.values())
+    """Tell whether there is a number, or no key for any query: NaN everywhere, or 0, is like any other."""
+    some = any(np.nan_to_num(x).any() for x in trial.got.values())
     return some or not formula.Steps(trial.inputs, trial.declared).seen.any()
 
 
