@@ -76,8 +76,14 @@ class Subject:
         return Subject(self.fn.adapted(writing.adapter(form, self.form)), dataclasses.replace(form, first=False))
 
     def right(self, probe: Probe) -> Answer:
-        """Results by the conventions of its form."""
-        return forms.attention(probe.arrays, self.form.how, **probe.options)
+        """Results by the conventions of its form; empty arrays where it has none.
+
+        Queries that are read as keys have to be as many.
+        """
+        try:
+            return forms.attention(probe.arrays, self.form.how, **probe.options)
+        except (ValueError, IndexError):
+            return (np.empty(0),) * (2 if "return_lse" in probe.options else 1)
 
     def answer(self, probe: Probe) -> Answer | Failed:
         """Its answer to a probe, whatever it computes, or how it failed."""

@@ -163,7 +163,7 @@ def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) 
     in_place = a.by(a.form.but(**{axis: b.form.how[axis] for axis in axes}))
     elsewhere = ""
     both = itertools.chain.from_iterable((x, x._replace(arrays=(0 * x.arrays[0], *x.arrays[1:]))) for x in probes)
-    apart = (x for x in both if (theirs := _right(in_place, x)) and _apart(a.right(x), theirs))
+    apart = (x for x in both if in_place.right(x)[0].size and _apart(a.right(x), in_place.right(x)))
     for probe, given, found in _answers(a, b, apart):
         mine, theirs, wanted = (x.right(probe) for x in (a, b, in_place))
         if _apart(given, mine) or _apart(found, theirs):
@@ -173,14 +173,6 @@ def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) 
         gives = _number(mine, wanted), _number(wanted, mine)
         elsewhere = elsewhere or f"{told(probe, a.form)}: A gives {gives[0]}, with what B has in its place {gives[1]}"
     return elsewhere
-
-
-def _right(subject: Subject, probe: Probe) -> Answer | None:
-    """The answer by a form, if it has one: what reads queries as keys has none where these are not as many."""
-    try:
-        return subject.right(probe)
-    except (ValueError, IndexError):
-        return None
 
 
 def called(a: Subject, b: Subject, as_it_is: Form, probes: Iterable[Probe]) -> str:
