@@ -45,10 +45,10 @@ def speed(results: Results) -> str:
             faster += f", {of_these(found[0])} on {where}" * (plain_calls.keys() <= found[0].keys())
             elsewhere += f", {sum(map(behind, there)) or 'none'} of {len(there)} on {where}"
     return (
-        f"On a CPU `attention` is {mean(plain_calls.values())} times as fast as torch's SDPA with nothing to "
-        f"skip (mean of {len(plain_calls)} shapes{faster}). torch is faster in "
+        f"On CPUs `attention` is {mean(plain_calls.values())} times as fast as torch's SDPA with nothing to "
+        f"skip (geometric mean, {len(plain_calls)} shapes{faster}). torch is faster in "
         f"{sum(map(behind, rows)) or 'none'} of the [{len(rows)} rows](docs/benchmarks.md){slower}{elsewhere}. It "
-        f"compiles {compiled} times as fast as jax.nn's "
+        f"compiles {compiled} times as fast as jax.nn "
         f"(float32, {machine(full)}; {when(full)})."
     )
 
@@ -189,7 +189,7 @@ def with_avx2(results: Results) -> str:
 
 
 def on_other_processors(results: Results) -> str:
-    """AVX-512 elsewhere, with the versions of that machine and the part of the rounds that its host disturbed."""
+    """AVX-512 elsewhere, with the versions of that machine, and how many rounds shared their cores with other work."""
     return "\n\n".join(_there(getattr(results, folder), folder) for folder in ELSEWHERE)
 
 

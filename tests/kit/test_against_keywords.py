@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import right_attention
 from test_against_slips import here, masked, scored, softmax
 
 
@@ -88,6 +89,38 @@ def of_rounded_products(q, k, v):
     wide = [x.astype(np.float32) for x in (q, k, v)]
     products = (wide[0] @ wide[1].swapaxes(-1, -2)).astype(q.dtype).astype(np.float32)
     return (softmax(products * q.shape[-1] ** -0.5) @ wide[2]).astype(q.dtype)
+
+
+def of_segments(q, k, v, q_segment_ids=None, kv_segment_ids=None):
+    given = {"query_segment_ids": q_segment_ids, "key_segment_ids": kv_segment_ids}
+    return right_attention.attend(q, k, v, **({} if q_segment_ids is None else given))
+
+
+def of_attendax(query, key, value, *, query_segment_ids=None, key_segment_ids=None):
+    return of_segments(query, key, value, query_segment_ids, key_segment_ids)
+
+
+def ignoring(q, k, v, q_segment_ids=None, kv_segment_ids=None):
+    return of_segments(q, k, v)
+
+
+def halved(q, k, v, q_segment_ids=None, kv_segment_ids=None):
+    return of_segments(q, k, v, q_segment_ids, None if kv_segment_ids is None else kv_segment_ids // 2)
+
+
+@pytest.mark.parametrize(("other", "names"), [(of_segments, ["names"]), (ignoring, ["segments read", "names"])])
+def test_segment_ids_are_two_keywords(other, names):
+    found = here(of_attendax, other)
+    assert found.explained, found.text()
+    assert [difference.name for difference in found.differences] == names
+    assert "segments" in found.checked.varied
+    assert ("q_segment_ids=query_segment_ids, kv_segment_ids=key_segment_ids" in found.adapter) == (names == ["names"])
+
+
+def test_segment_ids_that_are_read_as_nobody_does():
+    found = here(of_attendax, halved)
+    assert not found.explained
+    assert "query_segment_ids [[0]], key_segment_ids [[0, 1]]: A gives 1, B 1.119203" in found.why
 
 
 def test_the_distance_in_bfloat16_is_told():

@@ -82,7 +82,7 @@ class Subject:
         """
         try:
             return forms.attention(probe.arrays, self.form.how, **probe.options)
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, ZeroDivisionError):
             return (np.empty(0),) * (2 if "return_lse" in probe.options else 1)
 
     def answer(self, probe: Probe) -> Answer | Failed:

@@ -17,7 +17,7 @@ from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
 from .examples import asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
-from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, WIDE, beside, drawn
+from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, WIDE, beside, drawn, kind_of
 
 
 class Convention(NamedTuple):
@@ -212,7 +212,10 @@ def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int
         kinds = [form.options[key].form] if known else GUESSES.get(key, row.kinds if row else ("",))
         how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
         for kind in kinds:
-            one, other = (_alone(held, key, Option(name, kind), how) for held, name in ((mine, x), (theirs, y)))
+            named = (mine, x, a), (theirs, y, b)
+            one, other = (
+                _alone(held, key, Option(name, kind_of(key, kind, by.fn.names)), how) for held, name, by in named
+            )
             asked = list(examples.cases(one, sizes, alone=True))
             if key.startswith(GIVEN) and not examples.answered(a.by(one), asked, key):
                 asked = list(examples.with_arrays(key))

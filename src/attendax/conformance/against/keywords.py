@@ -6,7 +6,7 @@ from ..conventions.table import DECLARED
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, text_of, window_rule
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 
-ALWAYS = "pairs", "width", "weights"  # axes of every call
+ALWAYS = {"pairs": "keys", "width": "numbers of a head", "weights": "weights"}  # axes of every call, in words
 OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"
 LEAST = "-1e30"  # of a score where a product with 0 has to stay 0
@@ -80,8 +80,8 @@ class Keywords:
         a, b = self.a, self.b
         if b.how["always"] and a.how["always"] != b.how["always"]:
             raise NoAdapter("B is causal whatever it is given")
-        if unlike := [axis for axis in ALWAYS if a.how[axis] != b.how[axis]]:
-            raise NoAdapter(f"no argument moves the {unlike[0]} that B has")
+        if unlike := [words for axis, words in ALWAYS.items() if a.how[axis] != b.how[axis]]:
+            raise NoAdapter(f"no argument of B changes the {unlike[0]} that it takes")
         if any(a.how[x] != b.how[x] for x in OF_RULES):
             if any(a.how[x] != LAW[x] for x in OF_RULES) or b.how["fill"] == "0 and 1":  # added without a mask, too
                 raise NoAdapter("no argument of B asks for what A does with its rules")
@@ -122,9 +122,10 @@ class Keywords:
         by_mask |= {"bias"} if whole and "mask" not in b.options else set()
         for name in ("bias", "softcap", *positions, *(x for x in a.options if x.startswith(GIVEN))):
             if name in a.options and name in b.options and name not in by_mask:
-                values = zip(*map(two, (b.options[name], a.options[name])), strict=True) if name == "segments" else ()
-                for theirs, mine in values or [(b.options[name].name, self._as_theirs(name))]:
-                    lines += self._give(theirs, mine, a.options[name])
+                one, other = a.options[name], b.options[name]
+                both = zip(two(other), two(one), strict=True) if name == "segments" else ()
+                for theirs, mine in both or [(other.name, self._as_theirs(name))]:
+                    lines += self._give(theirs, mine, one._replace(name=mine) if both and one.form else one)
         return [*lines, *self._scale()]
 
     def _as_theirs(self, name: str, x: str = "") -> str:

@@ -7,8 +7,8 @@ from ..conventions.table import BACKWARD, TABLE
 from ..worker.errors import Failed
 from . import examples
 from .asking import NARROW, TOLERANCE, Answer, Probe, Subject, distance
-from .forms import Form
-from .options import AXIS, OPTIONS
+from .forms import Form, Option
+from .options import AXIS, OPTIONS, kind_of
 
 FIRST = 3  # results that are wrong: what does not explain these is tried on no others
 
@@ -52,7 +52,7 @@ def with_options(x: Subject, beside: Form) -> Form:
     for ours, option in beside.options.items():
         name = next((y for y in OPTIONS[ours].names if y in x.unknown), "") if ours in OPTIONS else ""
         if name and ours not in form.options:
-            form = form.offering(ours, option._replace(name=name))
+            form = form.offering(ours, Option(name, kind_of(ours, option.form, x.fn.names)))
     return form
 
 
@@ -63,9 +63,5 @@ def _answers(x: Subject, sizes: tuple[int, ...]) -> Iterator[tuple[Probe, Answer
 
 
 def _is(x: Subject, probe: Probe, found: Answer) -> bool:
-    """Tell whether a result is that of a form, as far as it has one."""
-    try:
-        right = x.right(probe)
-    except (ValueError, IndexError, ZeroDivisionError):
-        return False
-    return distance(found, right) <= (NARROW if probe.narrow else TOLERANCE)
+    """Tell whether a result is that of a form."""
+    return distance(found, x.right(probe)) <= (NARROW if probe.narrow else TOLERANCE)

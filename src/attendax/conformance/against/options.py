@@ -3,7 +3,7 @@
 On this side a mask is (B or 1, N or 1, T, S) with True = attend, a scale a factor, and a window or an offset a number.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,7 +133,7 @@ OPTIONS = {
     ),
     "segments": Row(  # two keywords: the kind is the name of the second
         ("query_segment_ids", "q_segment_ids", "segment_ids_q"),
-        {"segments": _of("segments")}, (lambda t, s: _of_segments(t, s),),
+        {"segments": _of("segments")}, (_of_segments,),
         dict.fromkeys(("", "key_segment_ids", "kv_segment_ids", "k_segment_ids", "segment_ids_k"), ("{x}", "{x}")),
     ),
     "offset": Row(  # the last: positions show in rules alone
@@ -155,6 +155,11 @@ UNREAD = ("training", "train", "deterministic", "implementation", "precision", "
 def first_kind(ours: str) -> str:
     """The way in which attendax is given an option."""
     return next(iter(OPTIONS[ours].kinds)) if ours in OPTIONS else ""
+
+
+def kind_of(ours: str, kind: str, names: Collection[str]) -> str:
+    """A kind of one function as another has it, by the names of its keywords: of segments their second one."""
+    return next((x for x in OPTIONS[ours].kinds if x in names), kind) if ours == "segments" else kind
 
 
 def to(ours: str, kind: str, x: str) -> str:
