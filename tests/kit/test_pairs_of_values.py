@@ -24,5 +24,6 @@ def test_diff_says_nothing_false(part):
     for pair in APART[part::PARTS]:
         found = compared(LAW.but(**dict(pair)))
         assert not found.equal, pair
+        assert found.explained or "nothing that was asked tells these apart" in found.why, (pair, found.text())
         own = {axis for axis, _ in pair}.union(*(LIKE.get(value, ()) for value in pair))
         assert all(own & set(axes_of(x)) for x in found.differences), (pair, found.text())

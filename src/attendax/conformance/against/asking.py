@@ -66,6 +66,7 @@ class Subject:
     known: bool = True  # whether its plain call is that of its form
     unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)  # why, by names of keywords
     sizes: tuple[int, ...] = GENERAL  # of its plain call
+    several: str = ""  # words for forms that explain it as well as each other
 
     def by(self, form: Form) -> "Subject":
         """The function by another form."""

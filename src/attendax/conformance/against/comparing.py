@@ -148,7 +148,11 @@ def _said(name: str, form: Form, beside: Form) -> str:
         value = {LAW["window"]: "", "end": "aligned to the end"}.get(value, value)
         value, line = ", ".join(filter(None, (form.how["reach"], form.how["side"], value))), window_rule(form.how)
     if name == "heads":
-        said = {"repeat": "repeats each head of keys", "tile": "takes the heads of keys in turn"}
+        said = {
+            "repeat": "repeats each head of keys",
+            "tile": "takes the heads of keys in turn",
+            "first": "reads the first head of keys alone",
+        }
         of_keys, of_values = heads_of(value)
         each = f"of keys, and {of_values} of values" if of_keys != of_values else "of keys and of values"
         value = said.get(value) or f"reads head {of_keys} {each}"

@@ -20,6 +20,7 @@ OTHERS = {GENERAL: (1, 2, 4, 7, 6, 5), SQUARE: (1, 2, 7, 7, 6, 6)}  # sizes at w
 MANY = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "pairs", "width", "weights"  # axes that count in a plain call
 MODES = {"training": True, "train": True, "deterministic": False}
+NOT_TAKEN = "not taken, or none of the options that are known"
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
@@ -64,7 +65,7 @@ class Describing:
                 form = self._dropout(form, name)
                 self.unknown[name] = "dropout is drawn at random; no adapter has it"
             elif name not in (*GROUPED, *form.given):
-                self.unknown[name] = "not taken, or none of the options that are known"
+                self.unknown[name] = NOT_TAKEN
         return Subject(self.fn, self._kept(form), True, self.unknown, self.sizes)
 
     def _kept(self, form: Form) -> Form:
@@ -126,8 +127,9 @@ class Describing:
             for layout in (x for x in layouts if self.takes(x, probe) and self.answer(x, probe)):
                 probes = [probe, *examples.cases(layout, self.sizes)]
                 ways = (layout.but(**{axis: way}) for axis in OF_PLAIN for way in list(TABLE[axis])[1:])
-                answers = filter(None, (self.answer(layout, x) for x in probes))
-                if any(x[0].any() for x in answers) and (found := self._settled(ways, probes)):  # zeros say nothing
+                wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
+                answers = filter(None, (self.answer(layout, x) for x in wide))
+                if any(x[0].any() for x in answers) and (found := self._settled(ways, probes)):  # nor from zeros
                     return found
         return None
 

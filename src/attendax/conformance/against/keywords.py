@@ -2,8 +2,10 @@
 
 import re
 
+import numpy as np
+
 from ..conventions.table import DECLARED
-from .forms import GIVEN, LAW, UNKNOWN, Form, Option, text_of, window_rule
+from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 
 ALWAYS = {"pairs": "keys", "width": "numbers of a head", "weights": "weights"}  # axes of every call, in words
@@ -80,6 +82,11 @@ class Keywords:
         a, b = self.a, self.b
         if b.how["always"] and a.how["always"] != b.how["always"]:
             raise NoAdapter("B is causal whatever it is given")
+        own = np.arange(4)
+        if a.how["heads"] != b.how["heads"] and any(
+            np.any(eval(x, {"n": own, "N": 4, "G": 4}) != own) for x in heads_of(b.how["heads"])
+        ):
+            raise NoAdapter("no argument of B changes the heads of keys that it reads")
         if unlike := [words for axis, words in ALWAYS.items() if a.how[axis] != b.how[axis]]:
             raise NoAdapter(f"no argument of B changes the {unlike[0]} that it takes")
         if any(a.how[x] != b.how[x] for x in OF_RULES):

@@ -1,67 +1,109 @@
-"""The one value of the table by which a function is what it is, where what was tried of it is not enough."""
+"""The values of the table by which a function is what it is, where what was tried of it is not enough: one, or two."""
 
+import dataclasses
 from collections.abc import Iterator
-from itertools import chain
 
-from ..conventions.table import BACKWARD, TABLE
+from ..conventions.search import Change, fitting
+from ..conventions.table import ASKS, BACKWARD, TABLE
 from ..worker.errors import Failed
 from . import examples
 from .asking import NARROW, TOLERANCE, Answer, Probe, Subject, distance
-from .forms import Form, Option
-from .options import AXIS, OPTIONS, kind_of
+from .forms import LAW, Form, Option
+from .options import OPTIONS, kind_of
 
-FIRST = 3  # results that are wrong: what does not explain these is tried on no others
+Result = tuple[Probe, Answer]
+OF_DTYPES = "softmax", "out", "dropout"  # which no value of the table changes
 
 
 def neighbour(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> Subject | None:
-    """The function by the one value of an axis that explains all its results; None where none does, or several.
+    """The function by the fewest values of the table that explain all its results, one or two; None where none do.
 
-    Keywords that ``beside`` has as options are asked as such, also where they are none that was understood.
+    Keywords that ``beside`` has as options are asked as such, also where they are none that was understood. Values
+    are changed in what is known of the function, then in the law. Where several explain as much, and are told by
+    other words, they are ``several``, and the function is none of them.
     """
     form = with_options(x, beside.form)
-    found = list(_answers(x.by(form), sizes))
-    wrong = [pair for pair in found if not _is(x.by(form), *pair)]
-    if not wrong:
+    found = sorted(_answers(x.by(form), sizes), key=_simple)
+    if all(_is(x.by(form), result) for result in found) or not any(out.any() for _, (out, *_) in found):
         return None
-    without = {AXIS[ours] for ours in OPTIONS.keys() - form.options.keys()}
-    fits: dict[str, list[tuple[str, Form]]] = {}  # by their words
-    kept = (axis for axis in TABLE if axis not in (*BACKWARD, *without))
-    for axis, value in ((name, value) for name in kept for value in TABLE[name]):
-        tried = x.by(form.but(**{axis: value}))
-        if value != form.how[axis] and all(_is(tried, *pair) for pair in chain(wrong[:FIRST], found)):
-            fits.setdefault(TABLE[axis][value].words, []).append((value, tried.form))
-    if len(fits) != 1:
-        return None
-    (alike,) = fits.values()
-    known_now = {"order"}.union(*form.options.values())
-    unknown = {k: why for k, why in x.unknown.items() if k not in known_now}
-    if len(alike) > 1:
-        unknown["line"] = f"nothing that was asked tells {' and '.join(value for value, _ in alike)} apart"
-    return Subject(x.fn, alike[0][1], True, unknown, x.sizes)
+    by_law = form.but(**{axis: value for axis, value in LAW.items() if axis not in OF_DTYPES})
+    for start, count in ((form, 1), (by_law, 2), (form, 2)):
+
+        def explain(changes: frozenset[Change], result: Result, start: Form = start) -> bool:
+            return _is(x.by(start.but(**dict(changes))), result)
+
+        def here(result: Result, start: Form = start) -> list[Change]:
+            return [(axis, value) for axis in _axes(result[0]) for value in TABLE[axis] if value != start.how[axis]]
+
+        fits: dict[frozenset[str], list[frozenset[Change]]] = {}  # by their words
+        for changes in fitting(found, here, explain, count):
+            fits.setdefault(frozenset(TABLE[axis][value].words for axis, value in changes), []).append(changes)
+        fewest = min((len(words) for words in fits), default=0)
+        fits = {words: alike for words, alike in fits.items() if len(words) == fewest}
+        if len(fits) == 1:
+            return _known(x, start, *fits.values())
+        if fits:
+            apart = "; or ".join(", and ".join(sorted(words)) for words in fits)
+            return dataclasses.replace(x, several=f"either {apart} (nothing that was asked tells these apart)")
+    return None
 
 
 def holds(x: Subject, sizes: tuple[int, ...]) -> int:
     """The number of cases in which a function does what its form says; 0 where it does not in one."""
     found = list(_answers(x, sizes))
-    return len(found) if all(_is(x, *pair) for pair in found) else 0
+    return len(found) if all(_is(x, result) for result in found) else 0
+
+
+def refuted(x: Subject, axes: tuple[str, ...], beside: Form, sizes: tuple[int, ...]) -> Probe | None:
+    """An input for which a function gives other numbers than its form says, with other values of those axes, too."""
+    other = x.by(x.form.but(**{axis: beside.how[axis] for axis in axes}))
+    for probe, found in _answers(x, sizes):
+        if not _is(x, (probe, found)) and distance(x.right(probe), other.right(probe)) > TOLERANCE:
+            return probe
+    return None
 
 
 def with_options(x: Subject, beside: Form) -> Form:
     """The form with the options of another that it has keywords for."""
     form = x.form
     for ours, option in beside.options.items():
-        name = next((y for y in OPTIONS[ours].names if y in x.unknown), "") if ours in OPTIONS else ""
+        left = x.unknown.keys() - {known.name for known in form.options.values()}
+        name = next((y for y in OPTIONS[ours].names if y in left), "") if ours in OPTIONS else ""
         if name and ours not in form.options:
             form = form.offering(ours, Option(name, kind_of(ours, option.form, x.fn.names)))
     return form
 
 
-def _answers(x: Subject, sizes: tuple[int, ...]) -> Iterator[tuple[Probe, Answer]]:
+def _axes(probe: Probe) -> list[str]:
+    """The axes that may make a difference to a result."""
+    asked = {"query_segment_ids" if ours == "segments" else ours for ours in probe.options}
+    return [axis for axis in TABLE if axis not in BACKWARD and (axis not in ASKS or asked & {*ASKS[axis]})]
+
+
+def _known(x: Subject, start: Form, alike: list[frozenset[Change]]) -> Subject:
+    """The function by the first of some changes; the others are told by the words of that."""
+    form = start.but(**dict(alike[0]))
+    known_now = {"order"}.union(*form.options.values())
+    unknown = {name: why for name, why in x.unknown.items() if name not in known_now}
+    if len(alike) > 1:
+        axes = sorted({axis for changes in alike for axis, _ in changes})
+        values = {axis: {dict(changes).get(axis, start.how[axis]): None for changes in alike} for axis in axes}
+        for some in (some for some in values.values() if len(some) > 1):
+            unknown["line"] = f"nothing that was asked tells {' and '.join(some)} apart"
+    return Subject(x.fn, form, True, unknown, x.sizes)
+
+
+def _simple(result: Result) -> tuple[int, int]:
+    return len(result[0].options), result[0].arrays[0].size
+
+
+def _answers(x: Subject, sizes: tuple[int, ...]) -> Iterator[Result]:
     for probe in examples.cases(x.form, sizes):
         if not isinstance(found := x.answer(probe), Failed):
             yield probe, found
 
 
-def _is(x: Subject, probe: Probe, found: Answer) -> bool:
+def _is(x: Subject, result: Result) -> bool:
     """Tell whether a result is that of a form."""
+    probe, found = result
     return distance(found, x.right(probe)) <= (NARROW if probe.narrow else TOLERANCE)

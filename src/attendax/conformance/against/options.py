@@ -72,7 +72,7 @@ def _of_segments(t: int, s: int, seed: int = 0, batch: int = 1) -> tuple[np.ndar
 
 
 def _of(axis: str, *but: str) -> tuple[str, ...]:
-    return tuple(x for x in TABLE[axis] if x not in (IGNORED, *but) and not x.startswith("skips"))
+    return tuple(x for x in TABLE[axis] if x not in (IGNORED, *but) and not x.startswith("without the block"))
 
 
 WINDOWS = tuple(sorted(_of("window", "before"), key=lambda x: ["its own key between", "end", x].index(x)))
@@ -186,6 +186,7 @@ def given(ours: str, kind: str, x: Any, B: int) -> Any:
 def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_head: bool = False) -> Any:
     """A value for arrays of those sizes; of a mask every row has a key."""
     rng, (B, N, T, S), rank = np.random.default_rng((ord(ours[0]), seed)), sizes[:4], kind.split("/")[0]
+    turn = -1 if (seed + 1) // 2 % 2 else 1  # so that the first batch has not always the largest
     if ours == "mask":
         shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S)}.get(rank, (B, N if each_head else 1, T, S))
         mask = rng.random(shape) < 0.6
@@ -195,14 +196,14 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
         shape = {"TS": (1, 1, T, S), "NTS": (1, N, T, S)}.get(rank, (B, N, T, S))
         return rng.standard_normal(shape).astype(np.float32)
     if ours == "key_lengths":
-        return np.resize([S - 1, max(S - 3, 1)][:: 1 - seed % 2 * 2], B).astype(np.int32)
+        return np.resize([S - 1, max(S - 3, 1)][::turn], B).astype(np.int32)
     if ours == "segments":
         return _of_segments(T, S, seed, B)
     if S > WIDEST and ours in ("window", "offset"):  # in long texts one that small ones do not hold
         far = S // 4 if ours == "window" or S - T < S // 4 else S - T
-        return np.maximum(far - np.arange(B), 0) if kind == WIDE["offset"] else far
+        return np.maximum(far - np.arange(B), 0)[::turn] if kind == WIDE["offset"] else far
     if ours == "offset" and kind == WIDE[ours]:
-        return np.arange(B, 0, -1)
+        return np.arange(B, 0, -1)[::turn]
     return OPTIONS[ours].values[-1]
 
 

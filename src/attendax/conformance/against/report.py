@@ -11,14 +11,13 @@ from attendax.exits import FAILED, Refusal
 from attendax.legible import wrapped
 
 from ..worker.errors import Failed
-from . import comparing, comparing_layers, describing_layers, examples, forms, writing
+from . import comparing, comparing_layers, describing, describing_layers, examples, forms, writing
 from .asking import GENERAL, SQUARE, TOLERANCE, Equality, Probe, Subject, arrays, distance
 from .comparing import Difference
-from .describing import Describing
 from .describing_layers import Layer
 from .forms import Form
 from .layers import SIZES
-from .neighbours import holds, neighbour, with_options
+from .neighbours import holds, neighbour, refuted, with_options
 from .options import MASKED
 from .remote import Function
 
@@ -152,7 +151,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
 def described(fn: Function, letter: str) -> Subject:
     """All that is found out about a function; refuse one that raises on every call."""
     try:
-        return Describing(fn).subject()
+        return describing.Describing(fn).subject()
     except Failed as failed:
         hint = "; layers are compared with --layers" if fn.required[:1] == ["params"] else ""
         if not failed.said:
@@ -168,15 +167,33 @@ def _raises(letter: str, fn: Function, said: str) -> str:
 
 def compare(a: Subject, b: Subject) -> Report:
     """The report on two functions that are described; where that is not enough, by the table, too."""
-    if not (a.known and b.known):
+    if not (a.known or b.known):
         return _unknown(a, b)
-    found, both = _compare(a, b), ((a, b), (b, a))
+    found = _compare(a, b) if a.known and b.known else _unknown(a, b)
+    a, b = (x if x.known else _as_called(x, y) for x, y in ((a, b), (b, a)))
+    both = (a, b), (b, a)
     if found.equal and all(with_options(x, y.form) == x.form for x, y in both):
         return found
-    sizes = max(a.sizes, b.sizes, key=lambda x: x == SQUARE)
-    one, other = (neighbour(x, y, sizes) for x, y in both)
+    sizes = _sizes(a, b)
+    near = [neighbour(x, y, sizes) for x, y in both]
+    if several := "; ".join(f"{letter}: {x.several}" for letter, x in zip("AB", near, strict=True) if x and x.several):
+        return found if found.explained else found._replace(why=f"{several}; {found.why}")
+    one, other = near
     by_table = _compare(one or a, other or b) if one or other else found
     return by_table if by_table.explained or not found.explained else found
+
+
+def _sizes(a: Subject, b: Subject) -> tuple[int, ...]:
+    return max(a.sizes, b.sizes, key=lambda x: x == SQUARE)
+
+
+def _as_called(x: Subject, beside: Subject) -> Subject:
+    """A function of no known formula, called as another is."""
+    form = dataclasses.replace(
+        beside.form.plain(), path=x.fn.path, arrays=x.fn.kind(), defaults=x.fn.defaults, options={}
+    )
+    unknown = {name: describing.NOT_TAKEN for name in x.fn.names if name not in x.fn.required}
+    return Subject(x.fn, form, unknown=unknown, sizes=beside.sizes)
 
 
 def _compare(a: Subject, b: Subject) -> Report:
@@ -208,7 +225,18 @@ def _compare(a: Subject, b: Subject) -> Report:
     notes = _notes(a, b, set(_answerable(a.form, b.form).options))
     if why.startswith(NO_ADAPTER) and (cases := min(holds(a, a.sizes), holds(b, b.sizes))):
         return Report(found, "", "", why, Equality(cases, 0.0), notes)
-    return Report(found, "", "", why, None, notes)
+    against = {x: words for x in found if (words := _refuted(a, b, x))}
+    why = "; ".join([why, *against.values()])
+    return Report(tuple(x for x in found if x not in against), "", "", why, None, notes)
+
+
+def _refuted(a: Subject, b: Subject, difference: Difference) -> str:
+    """Words for an input by which one of the two does not do what is said of it; empty where there is none."""
+    axes = comparing.OF_NUMBERS.get(difference.name, ())
+    for x, said, other in ((a, f"A {difference.a}", b), (b, f"B {difference.b}", a)):
+        if probe := refuted(x, axes, other.form, _sizes(a, b)):
+            return f"{comparing.WORDS[difference.name]} is excluded: {said}, but not for {examples.told(probe, x.form)}"
+    return ""
 
 
 def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, str, frozenset[str]]:
@@ -218,7 +246,7 @@ def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, s
     are.
     """
     one, other = a.by(mine), b.by(theirs).around(mine)
-    sizes = max(a.sizes, b.sizes, key=lambda x: x == SQUARE)
+    sizes = _sizes(a, b)
     checked = examples.equality(one, other, sizes)
     if checked.worst is None:
         return checked, *(comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else (NONE, frozenset()))
@@ -256,7 +284,7 @@ def _unknown(a: Subject, b: Subject) -> Report:
     notes = (f"any keyword, for the formula of {letters} is not known",)
     plain, probe = [], Probe(arrays(GENERAL), {})
     for letter, x in (("A", a), ("B", b)):
-        asked = Describing(x.fn)
+        asked = describing.Describing(x.fn)
         given = [(form, asked.answer(form, probe)) for form in forms.layouts(x.fn, GENERAL) if asked.takes(form, probe)]
         kind = x.fn.kind()
         plain.append([(Subject(x.fn, dataclasses.replace(form, arrays=kind)), found) for form, found in given if found])

@@ -69,7 +69,8 @@ TABLE: dict[str, Axis] = {
             "causal is turned round: a query sees its own key and those after it (j >= i)"),
         "by the group": Line("j <= i // (N // G)", "causal divides the position of a query by the heads of a group"),
         IGNORED: Line("j >= 0", "is_causal is ignored"),
-        **_of("skips the block of {b}", "j < i // {b} * {b}", "causal skips the block of the diagonal", KEY_BLOCKS[2:]),
+        **_of("without the block of {b}", "j < i // {b} * {b}", "causal skips the block of the diagonal",
+              KEY_BLOCKS[2:]),
     },
     "offset": {
         "as given": Line("offset"),

@@ -1,5 +1,6 @@
 """Reasons that are held against every result: what explains some red ones, and is refuted by none, green or red."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,17 +11,18 @@ from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, Case
 from ..cases.how import How
 from ..conventions import formula
+from ..conventions.search import Change, fitting
 from ..conventions.table import ASKS
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
 from . import by_probing, of_code
 from .by_running import is_called_once, is_late, share, with_case
-from .hypothesis import Hypothesis, of_table, pairs_of
+from .hypothesis import Hypothesis, is_right, of_table, pairs_of
 
 LEVELS = 3  # reasons that come on top of each other
-MOST_PAIRS = 2**20  # of a green case that may refute
-FEW = 2**10  # of a call that is tried with two values at once
+MOST_PAIRS = 2**20  # of a green case that may refute, and of a call that is tried with two values at once
+PLAINEST = 12  # calls with options that are tried with two values at once, beside all plain ones
 LOW = """query = (-200 * np.clip(abs(query), 0, 3)).astype(dtype)
 key = np.clip(abs(key), 0, 3)"""  # what is written where masked is above these scores
 MOST_NAMES = 3  # of reasons that nothing tells apart
@@ -79,17 +81,29 @@ def plainness(trial: Trial) -> tuple[int, int]:
 def reasons(trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Trial]) -> list[Reason]:
     """Reasons for red results, each with the cases that it explains; ``reds`` are those of other causes, too.
 
-    First each value of each axis; then what comes on top of the first that was found; then two values at once.
+    First each value of each axis; where plain calls have no reason by that, two values at once.
     """
-    left, every = dict(trials), list[Reason]()
-    table = of_table(_numbers(left.values())) if left else []
+    table = of_table(_numbers(trials.values())) if trials else []
+    every = _by_one_value(trials, table, trials, greens)
+    plain = {name for name, trial in trials.items() if _is_asked_once(trial) and not trial.case.options}
+    if plain.difference(*(names for _, names in every)):
+        with share(SEARCH):
+            both = _two_of(table, trials)
+        found = list(_of_level(trials, both, greens))
+        left = {name: trial for name, trial in trials.items() if not any(name in names for _, names in found)}
+        every = [*found, *_by_one_value(left, table, trials, greens)] if found else every
+    return _but_for_plain_calls(_but_for_the_same_option(every, trials), trials, reds)
+
+
+def _by_one_value(
+    left: Mapping[str, Trial], table: Sequence[Hypothesis], trials: Mapping[str, Trial], greens: Greens
+) -> list[Reason]:
+    """Reasons for the cases that are left, of one value; then of what comes on top of the first that was found."""
+    every = list[Reason]()
     hypotheses: list[Hypothesis] = [*table, *of_code.HYPOTHESES]
-    for level in range(LEVELS):
+    for _ in range(LEVELS):
         first = None
-        found = list(_of_level(left, hypotheses, greens))
-        if not found and left and not level:
-            found = list(_of_level(left, _two_of(table, left), greens))
-        for reason in found:
+        for reason in _of_level(left, hypotheses, greens):
             hypothesis, names = reason
             told = {name for name in names if not hypothesis.is_ignored(left[name])}
             every += [Reason(hypothesis, told)] * bool(told)
@@ -98,8 +112,7 @@ def reasons(trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Tria
         if not left or first is None:
             break
         hypotheses = [h.after(first) for h in table if h.axes.isdisjoint(first.axes)]
-    every = _on_what_is_right(_one_value_each(every, trials), trials)
-    return _but_for_plain_calls(_but_for_the_same_option(every, trials), trials, reds)
+    return _on_what_is_right(_one_value_each(every, trials), trials)
 
 
 def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
@@ -170,15 +183,33 @@ def confirmed(hypothesis: Hypothesis, names: set[str], trials: Mapping[str, Tria
 
 
 def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hypothesis]:
-    """Two values at once that give what the plainest call gave, which one alone does not."""
-    once = [trial for trial in trials.values() if is_called_once(trial) and trial.case.direction == FORWARD]
-    mine = [trial for trial in once if pairs_of(trial) <= FEW]
-    if not mine:
-        return []
-    trial = min(mine, key=plainness)
-    near = [hypothesis for hypothesis in table if not is_late() and hypothesis.says(trial) is False]
-    both = (one.beside(other) for one, other in itertools.combinations(near, 2) if one.axes.isdisjoint(other.axes))
-    return [hypothesis for hypothesis in both if not is_late() and hypothesis.says(trial)]
+    """Two values at once that give what all calls gave, or the plainest, which one alone does not."""
+    asked = [t for t in trials.values() if _is_asked_once(t) and _is_finite(t) and pairs_of(t) <= MOST_PAIRS]
+    plain = [t for t in asked if not t.case.options]
+    asked = sorted([*asked, *varied(plain)], key=plainness)
+    by_value = {hypothesis.values: hypothesis for hypothesis in table}
+
+    def both(changes: frozenset[Change]) -> Hypothesis:
+        first, *more = (by_value[change,] for change in sorted(changes))
+        return functools.reduce(Hypothesis.beside, more, first)
+
+    def explain(changes: frozenset[Change], trial: Trial) -> bool:
+        said = both(changes).says(trial) if changes and not is_late() else False
+        return is_right(trial, trial.got) if said is None else said
+
+    def here(trial: Trial) -> list[Change]:
+        return [values[0] for values in by_value if by_value[values].matters(trial)]
+
+    ways = (fitting(some, here, explain, 2) for some in (asked, asked[: len(plain) + PLAINEST]) if some)
+    return next(filter(None, ([both(x) for x in found if len(x) > 1] for found in ways)), [])
+
+
+def _is_asked_once(trial: Trial) -> bool:
+    return is_called_once(trial) and trial.case.direction == FORWARD
+
+
+def _is_finite(trial: Trial) -> bool:
+    return all(np.isfinite(x).all() for x in trial.inputs.arrays.values())
 
 
 def _numbers(trials: Iterable[Trial]) -> dict[str, str]:

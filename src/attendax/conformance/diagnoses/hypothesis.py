@@ -51,7 +51,7 @@ class Hypothesis(NamedTuple):
             return
         declared, axes = trial.declared, dict(self.values)
         form = declared.but(**axes)
-        if form == declared or not any(_matters(axis, trial) for axis in axes):
+        if form == declared or not self.matters(trial):
             return
         ways: list[tuple[Form, Form | None]] = [(form, None)]
         if is_backward(trial) and not axes.keys() <= set(BACKWARD):
@@ -65,6 +65,10 @@ class Hypothesis(NamedTuple):
         """Tell whether all is as if an option were not given: the judge says so."""
         form = trial.declared.but(**dict(self.values))
         return IGNORED in dict(self.values).values() and bool(_is_given(trial, _leaves(trial, form), trial.expected()))
+
+    def matters(self, trial: Trial) -> bool:
+        """Tell whether one of its axes may make a difference there."""
+        return any(_matters(axis, trial) for axis in self.axes)
 
     @property
     def axes(self) -> set[str]:
