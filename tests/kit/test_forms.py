@@ -302,6 +302,36 @@ def test_values_that_nothing_tells_apart_are_both_said():
     assert "nothing that was asked tells these apart" in found.why
 
 
+def test_a_function_of_zeros_is_asked_in_its_layout():
+    """Its plain call gives zeros, which fit any formula, in arrays (B, T, N, D) and with keywords of its own."""
+    form = LAW.but(pairs="whole blocks of 128", scale="1/D")
+
+    def attend(query, key, value, bias=None, causal=False):
+        turned = (x.swapaxes(1, 2) for x in (query, key, value))
+        return of_form(form)(*turned, bias=bias, is_causal=causal).swapaxes(1, 2)
+
+    found = diff(of_form(LAW), attend)
+    assert found.explained, found.text()
+    assert [x.name for x in found.differences] == ["scale", "pairs", "layout", "names"]
+    assert not any("apart" in note for note in found.notes)  # blocks of 128, and of no other size
+
+
+def test_what_a_mask_does_is_not_explained_by_other_heads():
+    def attend(query, key, value, *, mask=None, is_causal=False):
+        out = of_form(LAW.but(heads="first"))(query, key, value, mask=mask, is_causal=is_causal)
+        return out if mask is None else np.float32(1.01) * out
+
+    found = diff(of_form(LAW), attend)
+    assert [x.name for x in found.differences] == ["heads"]
+    assert not found.explained, found.text()
+
+
+def test_two_sizes_of_blocks_are_told():
+    one, other = (of_form(LAW.but(pairs=f"one whole block of {b}")) for b in (64, 128))
+    (found,) = diff(one, other).differences
+    assert (found.a.endswith("(one whole block of 64)"), found.b.endswith("(one whole block of 128)")) == (True, True)
+
+
 def test_a_reason_that_a_long_text_refutes_is_none():
     """It sees all keys in short texts, and what is in no table in long ones."""
 

@@ -142,7 +142,9 @@ def _said(name: str, form: Form, beside: Form) -> str:
     if value == IGNORED:
         return "ignores it"
     if axis in OF_TABLE:
-        return f"does not: {TABLE[axis][value].words}" if value != LAW[axis] else OF_TABLE[axis][1]
+        alike = TABLE[axis][value].words == TABLE[axis][beside.how[axis]].words
+        words = f"does not: {TABLE[axis][value].words}" if value != LAW[axis] else OF_TABLE[axis][1]
+        return words + f" ({value})" * alike
     line = text_of(axis, value) if axis in TABLE and name != "order" else ""
     if name == "window":
         value = {LAW["window"]: "", "end": "aligned to the end"}.get(value, value)

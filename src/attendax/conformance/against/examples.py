@@ -18,7 +18,7 @@ SMALL = (  # T, S, D
     (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (3, 2, 1), (4, 1, 1), (3, 3, 2), (3, 5, 4),
     (4, 4, 4),
 )  # fmt: skip
-LONG, LONGER = 300, 600  # tokens, beyond blocks of 256; and keys of few queries, beyond those of 512
+LONG, LONGER = 300, 990  # tokens, and keys of few queries: beyond blocks of 512, and of no two as many whole ones
 AXES = ("B", 0, 0), ("N", 0, 1), ("G", 1, 1), ("T", 0, 2), ("S", 1, 2), ("D", 0, 3), ("V", 2, 3)  # of which array
 
 

@@ -48,10 +48,14 @@ def neighbour(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> Subject | 
     return None
 
 
-def holds(x: Subject, sizes: tuple[int, ...]) -> int:
-    """The number of cases in which a function does what its form says; 0 where it does not in one."""
-    found = list(_answers(x, sizes))
-    return len(found) if all(_is(x, result) for result in found) else 0
+def holds(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> int:
+    """The number of cases in which a function does what its form says; 0 where it does not in one.
+
+    What it answers to options that ``beside`` has is held to the law where nothing is known of it.
+    """
+    asked = x.by(with_options(x, beside.form))
+    found = list(_answers(asked, sizes))
+    return len(found) if all(_is(asked, result) for result in found) else 0
 
 
 def refuted(x: Subject, axes: tuple[str, ...], beside: Form, sizes: tuple[int, ...]) -> Probe | None:

@@ -170,30 +170,33 @@ def compare(a: Subject, b: Subject) -> Report:
     if not (a.known or b.known):
         return _unknown(a, b)
     found = _compare(a, b) if a.known and b.known else _unknown(a, b)
-    a, b = (x if x.known else _as_called(x, y) for x, y in ((a, b), (b, a)))
-    both = (a, b), (b, a)
-    if found.equal and all(with_options(x, y.form) == x.form for x, y in both):
+    if found.equal and all(with_options(x, y.form) == x.form for x, y in ((a, b), (b, a))):
         return found
-    sizes = _sizes(a, b)
-    near = [neighbour(x, y, sizes) for x, y in both]
-    if several := "; ".join(f"{letter}: {x.several}" for letter, x in zip("AB", near, strict=True) if x and x.several):
-        return found if found.explained else found._replace(why=f"{several}; {found.why}")
-    one, other = near
-    by_table = _compare(one or a, other or b) if one or other else found
-    return by_table if by_table.explained or not found.explained else found
+    ways = [[x] if x.known else _as_called(x) for x in (a, b)]
+    for one, other in itertools.product(*ways):
+        near = [neighbour(x, y, _sizes(a, b)) for x, y in ((one, other), (other, one))]
+        several = [f"{letter}: {x.several}" for letter, x in zip("AB", near, strict=True) if x and x.several]
+        if several:
+            return found if found.explained else found._replace(why="; ".join([*several, found.why]))
+        by_table = _compare(near[0] or one, near[1] or other) if any(near) else found
+        if by_table.explained or (a.known and b.known and not found.explained):
+            return by_table
+    return found
 
 
 def _sizes(a: Subject, b: Subject) -> tuple[int, ...]:
     return max(a.sizes, b.sizes, key=lambda x: x == SQUARE)
 
 
-def _as_called(x: Subject, beside: Subject) -> Subject:
-    """A function of no known formula, called as another is."""
-    form = dataclasses.replace(
-        beside.form.plain(), path=x.fn.path, arrays=x.fn.kind(), defaults=x.fn.defaults, options={}
-    )
+def _as_called(x: Subject) -> list[Subject]:
+    """A function of no known formula, in each layout of all axes in which it gives a result of the shape of one."""
+    asked, probe = describing.Describing(x.fn), Probe(arrays(GENERAL), {})
     unknown = {name: describing.NOT_TAKEN for name in x.fn.names if name not in x.fn.required}
-    return Subject(x.fn, form, unknown=unknown, sizes=beside.sizes)
+    forms_of = (form for form in forms.layouts(x.fn, GENERAL) if len(form.layout) == 4)
+    taken = ((form, asked.answer(form, probe)) for form in forms_of)
+    fits = [form for form, found in taken if found and found[0].shape == (*GENERAL[:3], GENERAL[5])]
+    made = (dataclasses.replace(form, arrays=x.fn.kind(), grouped=True) for form in fits)
+    return [Subject(x.fn, form, unknown=unknown) for form in made]
 
 
 def _compare(a: Subject, b: Subject) -> Report:
@@ -223,7 +226,7 @@ def _compare(a: Subject, b: Subject) -> Report:
             return Report(found, text, letter, "", checked, _notes(a, b, set(form.options), names))
         why = why or f"under an adapter around {letter} the two still differ: {example}"
     notes = _notes(a, b, set(_answerable(a.form, b.form).options))
-    if why.startswith(NO_ADAPTER) and (cases := min(holds(a, a.sizes), holds(b, b.sizes))):
+    if why.startswith(NO_ADAPTER) and (cases := min(holds(a, b, a.sizes), holds(b, a, b.sizes))):
         return Report(found, "", "", why, Equality(cases, 0.0), notes)
     against = {x: words for x in found if (words := _refuted(a, b, x))}
     why = "; ".join([why, *against.values()])
@@ -292,7 +295,8 @@ def _unknown(a: Subject, b: Subject) -> Report:
             raise Refusal(_raises(letter, x.fn, asked.said or "nothing, as it takes no three arrays"))
     for (one, mine), (other, theirs) in itertools.product(*plain):
         if mine[0].shape == (2, 4, 3, 6) and distance(theirs, mine) <= TOLERANCE:
-            return compare(one, other)._replace(notes=notes)
+            found = compare(one, other)
+            return found if found.explained else found._replace(notes=notes)
     said = f"the formula of {letters} is not known, and in no layout do the two give the same numbers"
     shown = examples.smallest(plain[0][0][0], plain[1][0][0], [*examples.asking(), *examples.small({}, heads=2), probe])
     return Report((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
