@@ -14,6 +14,7 @@ from attendax.conformance.against import report as against
 from attendax.conformance.cases import CASES
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions.form import LAW, written
+from attendax.conformance.conventions.search import fitting
 from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.diagnoses.unexplained import LEAKS, ONLY
 from attendax.conformance.report.outcomes import Harm
@@ -66,6 +67,24 @@ def test_a_number_is_written_as_one_reads_it():
         known = {"N": 3, "D": 4, "given": 0.3}
         wanted = number * np.prod([known[axis] ** power for axis, power in powers.items()])
         assert eval(python(words), known) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_search_gives_the_fewest_changes_that_explain_all():
+    """Changes count in some results: "a" in one, "a" and "b" in the other, "c" nowhere."""
+    counts = {"one": {"a"}, "other": {"a", "b"}, "right": set()}
+    true = {("a", "x"), ("b", "y")}
+
+    def explain(changes, result):
+        return {x for x in changes if x[0] in counts[result]} == {x for x in true if x[0] in counts[result]}
+
+    def here(result):
+        return [(axis, value) for axis in "abc" for value in "xyz" if axis in counts[result]]
+
+    for results in (["one", "other"], ["other", "one"], ["right", "other"]):
+        assert list(fitting(results, here, explain, 2)) == [true]
+        assert list(fitting(results, here, explain, 1)) == []
+    assert list(fitting(["one"], here, explain, 2)) == [{("a", "x")}]
+    assert list(fitting(["right"], here, explain, 2)) == [set()]
 
 
 # Functions of a form, as the formula has them.

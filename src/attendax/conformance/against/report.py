@@ -296,7 +296,8 @@ def _unknown(a: Subject, b: Subject) -> Report:
     for (one, mine), (other, theirs) in itertools.product(*plain):
         if mine[0].shape == (2, 4, 3, 6) and distance(theirs, mine) <= TOLERANCE:
             found = compare(one, other)
-            return found if found.explained else found._replace(notes=notes)
+            by_table = found.explained and not found.adapter  # so that the formula is known
+            return found if by_table else found._replace(notes=notes)
     said = f"the formula of {letters} is not known, and in no layout do the two give the same numbers"
     shown = examples.smallest(plain[0][0][0], plain[1][0][0], [*examples.asking(), *examples.small({}, heads=2), probe])
     return Report((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
