@@ -236,7 +236,7 @@ def _compare(a: Subject, b: Subject) -> Report:
 def _refuted(a: Subject, b: Subject, difference: Difference) -> str:
     """Words for an input by which one of the two does not do what is said of it; empty where there is none."""
     axes = comparing.OF_NUMBERS.get(difference.name, ())
-    for x, said, other in ((a, f"A {difference.a}", b), (b, f"B {difference.b}", a)):
+    for x, said, other in ((a, f"A {difference.a}", b), (b, f"B {difference.b}", a)) if axes else ():
         if probe := refuted(x, axes, other.form, _sizes(a, b)):
             return f"{comparing.WORDS[difference.name]} is excluded: {said}, but not for {examples.told(probe, x.form)}"
     return ""

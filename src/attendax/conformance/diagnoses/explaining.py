@@ -91,7 +91,7 @@ def reasons(trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Tria
             both = _two_of(table, trials)
         found = list(_of_level(trials, both, greens))
         left = {name: trial for name, trial in trials.items() if not any(name in names for _, names in found)}
-        every = [*found, *_by_one_value(left, table, trials, greens)] if found else every
+        every = _one_value_each([*found, *_by_one_value(left, table, trials, greens)], trials) if found else every
     return _but_for_plain_calls(_but_for_the_same_option(every, trials), trials, reds)
 
 
