@@ -478,3 +478,77 @@ def test_what_cannot_be_compared_is_refused(fn):
     """The exit status is then 2, not 1."""
     with pytest.raises(Refusal, match=r"B, .*(has to be given|raises on every call)"):
         here(over_heads, fn)
+
+
+def of_sinks(
+    query, key, value, mask=None, is_causal=False, sinks=None, return_lse=False, rule=np.logical_and, of_lse=1
+):  # fmt: skip
+    """Attention with sinks; rules joined by some function, and an lse that may leave the sinks out."""
+    allowed = np.tri(query.shape[-2], key.shape[-2], dtype=bool) if is_causal else None
+    allowed = allowed if mask is None else mask if allowed is None else rule(allowed, mask)
+    powers = np.exp(scored(query, key)) * (1 if allowed is None else allowed)
+    sink = 0 if sinks is None else np.exp(np.asarray(sinks, np.float32)).reshape(-1, 1, 1)
+    keys = powers.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = np.log(keys + of_lse * sink)[..., 0]
+    out = powers @ value / np.where(keys + sink == 0, 1, keys + sink)
+    return (out.astype(query.dtype), lse) if return_lse else out.astype(query.dtype)
+
+
+def test_sinks_are_compared_with_the_lse_and_under_an_adapter():
+    assert "given to both as they are: sinks" in diff(of_sinks, of_sinks).text()
+
+    def lse_of_keys(*args, **options):
+        return of_sinks(*args, **options, of_lse=0)
+
+    def either(query, key, value, mask=None, is_causal=False, sinks=None, return_lse=False):
+        return of_sinks(query, key, value, mask, is_causal, sinks, return_lse, rule=np.logical_or)
+
+    def keys_alone(query, key, value, mask=None, is_causal=False, sinks=None, return_lse=False):
+        return lse_of_keys(query, key, value, mask, is_causal, sinks, return_lse)
+
+    found = diff(of_sinks, keys_alone)
+    assert not found.equal
+    assert "sinks 0.25, return_lse True" in found.why
+    found = diff(of_sinks, either)
+    assert [difference.name for difference in found.differences] == ["joins"]
+    assert found.explained, found.text()
+
+
+def by_width(query, key, value, mask=None, scale=None):
+    """Values narrower than keys are read with the keys' stride; the options are right."""
+    (S, V), D = value.shape[-2:], query.shape[-1]
+    if V < D:
+        flat = value.reshape(*value.shape[:-2], S * V)
+        value = flat[..., (np.arange(S)[:, None] * D + np.arange(V)) % (S * V)]
+    scores = scored(query, key) * (1 if scale is None else np.float32(scale * query.shape[-1] ** 0.5))
+    return softmax(scores if mask is None else np.where(mask, scores, -1e9)) @ value
+
+
+def test_options_are_not_blamed_for_a_plain_call_that_is_wrong():
+    def as_wide(query, key, value, mask=None, scale=None):
+        V = value.shape[-1]
+        wide = np.concatenate([value, np.zeros((*value.shape[:-1], query.shape[-1]), value.dtype)], -1)
+        return by_width(query, key, wide, mask, scale)[..., :V]
+
+    found = diff(as_wide, by_width).text()
+    assert "scale" not in found.replace("scale where", "")
+    assert "mask" not in found
+
+
+def test_dropout_of_jax_is_compared_by_a_mean():
+    """It needs a key, which is given."""
+    jax = pytest.importorskip("jax")
+
+    def attention(query, key, value, dropout_rate=0.0, dropout_rng=None, scaled=True):
+        weights = jax.nn.softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5)
+        if dropout_rate:
+            kept = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, weights.shape)
+            weights = weights * kept / (1 - dropout_rate if scaled else 1)
+        return weights @ value
+
+    def unscaled(query, key, value, dropout_rate=0.0, dropout_rng=None):
+        return attention(query, key, value, dropout_rate, dropout_rng, scaled=False)
+
+    (difference,) = diff(attention, unscaled).differences
+    assert (difference.name, difference.b) == ("dropout", "does not scale what is kept")

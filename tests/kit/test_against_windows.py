@@ -52,6 +52,7 @@ PAIRS = {
     "(j >= i - l) & (j <= i + r - 1)": "one less to the right",
     "(j >= i - l - 1) & (j <= i + r + 1)": "one more",
     "(j >= i + S - T - l) & (j <= i + S - T + r)": "aligned to the end",
+    "(j >= i - r) & (j <= i + l)": "sides exchanged: (j >= i - right) & (j <= i + left)",
     "j >= 0": "B ignores it",
 }
 
@@ -98,3 +99,26 @@ def test_a_window_that_is_cut_is_not_equal():
     found = diff(right, lambda query, key, value, window=None: right(query, key, value, window and min(window, 3)))
     assert not found.equal
     assert "T=300" in found.why
+
+
+def of_either(rule):
+    """A window is a number or two."""
+
+    def attention(query, key, value, window=None):
+        return by_pair(rule)(query, key, value, (-1, -1) if window is None else np.broadcast_to(window, 2))
+
+    return attention
+
+
+def test_a_window_of_a_number_or_two_sides_is_asked_both():
+    right = of_either("(j >= i - l) & (j <= i + r)")
+    assert diff(right, right).equal
+    found = diff(right, of_either("(j >= i - r) & (j <= i + l)"))
+    assert [difference.name for difference in found.differences] == ["window"]
+    names = {"xp": np, "fn": right}
+    exec(found.adapter.partition("\n\n\n")[2], names)
+    query, key, value = np.random.default_rng(0).standard_normal((3, 1, 2, 4, 5)).astype(np.float32)
+    for window in (1, (2, 0), (0, 1)):
+        np.testing.assert_allclose(
+            names["adapted"](query, key, value, window=window), right(query, key, value, window), rtol=1e-5
+        )

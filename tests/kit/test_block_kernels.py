@@ -24,6 +24,9 @@ FEW = {  # a mistake and the cases that are enough for it
     "dQ in units of log 2": ["gradient: plain"],
     "causal left out for one query": ["causal, "],
 }
+OF_ONE_KEY = (
+    "key lengths and mask (1, 1, T, S) and softcap, normal, tokens before heads, B=3 N=5 G=5 T=175 S=175 D=120 V=96"
+)
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
 
 
@@ -70,6 +73,27 @@ def test_the_kernel_itself_is_right(judged):
         only=["plain", "grouped", "views", "lse", "causal, "],
     )  # fmt: skip
     assert (report.ok, report.causes) == (True, ())
+
+
+def of_one_key(backward):
+    """``check`` of the kernel's gradients where the last batch has one key: there a mask changes nothing."""
+    names = [f"gradient: ladder: {OF_ONE_KEY}"]
+    return check(right_kernel.attend, arrays="numpy", backward=backward, in_process=True, budget=0, only=names, seed=0)
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_right():
+    """Of one key the sum of the gradient of its score is 0; each term of it is rounded."""
+    assert of_one_key(right_kernel.backward).ok
+
+
+def test_an_option_is_not_ignored_where_it_changes_nothing():
+    def backward(*arrays, **options):
+        query, key, *rest = right_kernel.backward(*arrays, **options)
+        key[2, 4, 0] += 3e-4
+        return query, key, *rest
+
+    (failure,) = of_one_key(backward).failures
+    assert "as if" not in failure.told()
 
 
 @pytest.mark.slow

@@ -216,3 +216,17 @@ def test_a_gradient_of_zeros_is_called_so():
         in_process=True,
     )  # fmt: skip
     assert [cause.name for cause in report.causes] == ["grad value is all zeros"]
+
+
+def causal_by_blocks(query, key, value, *, is_causal=False, mask=None, **options):
+    """Blocks of 16 see themselves: up to 16 tokens all see all."""
+    i, j = np.arange(query.shape[-2])[:, None] // 16, np.arange(key.shape[-2]) // 16
+    rule = j <= i if is_causal else None
+    mask = rule if mask is None else mask if rule is None else mask & rule
+    return right_attention.attend(query, key, value, mask=mask, **options)
+
+
+def test_an_option_that_is_ignored_in_small_calls_alone_is_not_ignored():
+    names = causes(causal_by_blocks, only=["causal", "in blocks: causal, 1100"])
+    assert names
+    assert not [name for name in names if "as if" in name or "ignored" in name]

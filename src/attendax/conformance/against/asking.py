@@ -35,7 +35,7 @@ class Equality(NamedTuple):
     cases: int
     apart: float
     worst: Any = None  # a Probe; of layers words
-    varied: str = ""  # the values of each size, and the options
+    varied: str = ""  # the values of each size, and the options; then keywords of no known option
     narrow: float = 0.0  # the distance in bfloat16
 
     def __str__(self) -> str:

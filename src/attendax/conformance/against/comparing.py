@@ -148,7 +148,9 @@ def _said(name: str, form: Form, beside: Form) -> str:
     line = text_of(axis, value) if axis in TABLE and name != "order" else ""
     if name == "window":
         value = {LAW["window"]: "", "end": "aligned to the end"}.get(value, value)
-        value, line = ", ".join(filter(None, (form.how["reach"], form.how["side"], value))), window_rule(form.how)
+        pair = "window" in form.options and form.options["window"].form == WIDE["window"]
+        reach = ("the keys between two sides",) if pair else (form.how["reach"], form.how["side"])
+        value, line = ", ".join(filter(None, (*reach, value))), line if pair else window_rule(form.how)
     if name == "heads":
         said = {
             "repeat": "repeats each head of keys",
@@ -222,9 +224,11 @@ def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int
             one, other = (
                 _alone(held, key, Option(name, kind_of(key, kind, by.fn.names)), how) for held, name, by in named
             )
-            asked = list(examples.cases(one, sizes, alone=True))
+            asked = [probe for probe in examples.cases(one, sizes, alone=True) if key in probe.options]
             if key.startswith(GIVEN) and not examples.answered(a.by(one), asked, key):
                 asked = list(examples.with_arrays(key))
+            if "return_lse" in one.options.keys() & other.options.keys():
+                asked += [x._replace(options={**x.options, "return_lse": True}) for x in asked]
             names |= {x, y} if examples.answered(a.by(one), asked, key) else set()
             if found := examples.smallest(a.by(one), b.by(other).around(one), asked):
                 return found, frozenset(names)
@@ -250,7 +254,7 @@ def _shared(a: Subject, b: Subject, mine: Form, theirs: Form) -> Iterator[tuple[
 def _alone(form: Form, key: str, option: Option, how: dict[str, str]) -> Form:
     """Options with that keyword, and beside an offset the rules that it moves."""
     form = dataclasses.replace(form.but(**how), given={k: x for k, x in form.given.items() if k != option.name})
-    return form.keeping(RULES if key == "offset" else ()).offering(key, option)
+    return form.keeping(("return_lse", *(RULES if key == "offset" else ()))).offering(key, option)
 
 
 def _fewer_heads(a: Subject, b: Subject, mine: Form, theirs: Form) -> str:

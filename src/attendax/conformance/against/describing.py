@@ -162,8 +162,10 @@ class Describing:
         B, N, T, S, D, V = self.sizes
         many = arrays((B, N, MANY if T == S else T, MANY, D, V))
         modes = {k: x for k, x in MODES.items() if k in self.fn.names}
-        asked = dataclasses.replace(form, options={}, given={**form.given, **modes, name: 0.5})
-        found = self.answer(asked, Probe((*many[:2], np.ones_like(many[2])), {}))
+        keys = {forms.GIVEN + k: Option(k, "") for k in options.RANDOM if k in self.fn.names}
+        asked = dataclasses.replace(form, options=keys, given={**form.given, **modes, name: 0.5})
+        drawn = dict.fromkeys(keys, np.array([0, 1], np.uint32))  # a key of JAX
+        found = self.answer(asked, Probe((*many[:2], np.ones_like(many[2])), drawn))
         if not found:
             return form
         mean, apart = (float(x) for x in (found[0].mean(), abs(found[0] - 1).max()))
@@ -193,8 +195,9 @@ class Describing:
         hows = [{AXIS[ours]: IGNORED}] * (IGNORED in TABLE[AXIS[ours]]) if ignored else hows
         for kinds, probes in self._asked(form, ours):
             offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
-            if found := self._settled((x.but(**how) for how in hows for x in offered), probes):
-                return found if ignored else self._refined(found, ours)
+            settled = self._settled((x.but(**how) for how in hows for x in offered), probes)
+            if found := settled if ignored or not settled else self._refined(settled, ours):
+                return found
             if ours == "bias" and not ignored and (factor := self._factor(offered[0])):
                 return self._settled([offered[0].but(order=x, bias=factor) for x in TABLE["order"]], probes)
         return None
@@ -216,8 +219,8 @@ class Describing:
         if ours in ("key_lengths", "segments"):
             values = tuple(options.drawn(ours, "", (B, N, *at[0]), seed) for seed in (0, 1))
         kinds = tuple(x for x in kinds if x in self.fn.names) if ours == "segments" else kinds
-        both = itertools.product(at, values)
-        yield kinds, [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in both]
+        probes = [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in itertools.product(at, values)]
+        yield from (((kind,), probes) for kind in kinds[::-1]) if ours == "window" else ((kinds, probes),)
 
     def _refined(self, form: Form, ours: str) -> Form | None:
         """Options told apart by values that are given as they are: of each head, of each batch, of two sides."""

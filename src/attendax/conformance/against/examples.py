@@ -133,17 +133,14 @@ def refuting(subject: Subject, sizes: tuple[int, ...]) -> Iterator[Probe]:
 
     A query without any key may get anything.
     """
-    by, plain = subject.by(subject.form.but(empty="NaN", empty_lse="nan")), set()
-    for probe in cases(subject.form, sizes, alone=True):
-        shapes = tuple(x.shape for x in probe.arrays)
-        if probe.narrow or shapes in plain:
-            continue
+    by = subject.by(subject.form.but(empty="NaN", empty_lse="nan"))
+
+    def is_off(probe: Probe) -> bool:
         found = subject.answer(probe)
-        if not isinstance(found, Failed) and distance(found, by.right(probe), some=True) > TOLERANCE:
-            if probe.options:
-                yield probe
-            else:
-                plain.add(shapes)
+        return not isinstance(found, Failed) and distance(found, by.right(probe), some=True) > TOLERANCE
+
+    asked = (probe for probe in cases(subject.form, sizes, alone=True) if probe.options and not probe.narrow)
+    return (probe for probe in asked if is_off(probe) and not is_off(probe._replace(options={})))
 
 
 def _answers(a: Subject, b: Subject, probes: Iterable[Probe]) -> Iterator[tuple[Probe, Answer, Answer | Failed]]:

@@ -243,5 +243,7 @@ class Keywords:
             factor = "1"
         factor = re.sub(r"\bD\b", "S", factor)
         query = "scores" if factor == "1" else f"scores / ({factor})"
+        for name in (x for x in a.options if x.startswith(GIVEN) and x in b.options):
+            lines += self._give(b.options[name].name, a.options[name].name, a.options[name])
         lines.append("eye = xp.zeros_like(scores[..., :1, :]) + xp.eye(S, dtype=scores.dtype)")
         return [*lines, f"query, key = {query}, eye"]

@@ -149,7 +149,8 @@ PAIRS = (3, 0), (0, 2), (1, 1), (-1, -1), (-1, 0)  # windows of two sides; with 
 HEADS = ("num_heads", "n_heads", "heads", "n_head", "h", "nhead")
 GROUPED = ("enable_gqa",)
 DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate")
-UNREAD = ("training", "train", "deterministic", "implementation", "precision", "rng", "dropout_rng", "key_rng")
+RANDOM = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
+UNREAD = ("training", "train", "deterministic", "implementation", "precision", *RANDOM)
 
 
 def first_kind(ours: str) -> str:

@@ -18,7 +18,7 @@ from .describing_layers import Layer
 from .forms import Form
 from .layers import SIZES
 from .neighbours import holds, neighbour, refuted, with_options
-from .options import MASKED
+from .options import MASKED, OPTIONS
 from .remote import Function
 
 HEADS = 2
@@ -252,8 +252,11 @@ def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, s
     sizes = _sizes(a, b)
     checked = examples.equality(one, other, sizes)
     if checked.worst is None:
-        return checked, *(comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else (NONE, frozenset()))
-    probes = [*examples.asking(*checked.worst.options), checked.worst]
+        apart, names = comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else (NONE, frozenset[str]())
+        words = [name for name in a.fn.names if name in names]  # by A's names
+        as_they_are = f"; given to both as they are: {', '.join(words)}" * bool(words)
+        return checked._replace(varied=checked.varied + as_they_are), apart, names
+    probes = [*examples.small({}), *examples.asking(*checked.worst.options), checked.worst]
     return checked, examples.smallest(one, other, probes), frozenset()
 
 
@@ -274,9 +277,10 @@ def _notes(a: Subject, b: Subject, compared: set[str], directly: frozenset[str] 
                 names.setdefault(why, []).append(name)
         found += [f"{letter}'s {', '.join(some)}: {why}" for why, some in names.items()]
     lacking = a.form.options.keys() - compared, b.form.options.keys() - a.form.options.keys()
-    for letter, x, some in zip("AB", (a, b), lacking, strict=True):
+    for letter, x, other, some in zip("AB", (a, b), (b, a), lacking, strict=True):
+        lacked = [name for name in some if not {*OPTIONS[name].names} & {*other.unknown}]  # these are told above
         names_of = {name: option.name or "lse" for name, option in x.form.options.items()}
-        alone = [told for name, told in names_of.items() if name in some and told not in directly]
+        alone = [told for name, told in names_of.items() if name in lacked and told not in directly]
         found += [f"{', '.join(alone)}, which {letter} alone has"] * bool(alone)
     return tuple(found)
 

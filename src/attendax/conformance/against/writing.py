@@ -63,7 +63,10 @@ class _Adapter(Keywords):
         arrays = {size: OF_SIZE.get(size, ("query", size)) for size in used}
         found = [f"{array}.shape[{layout.index(axis)}]" for array, axis in arrays.values()]
         lines = [f"{', '.join(used)} = {', '.join(found)}"] if found else []
-        return lines + ["i, j = xp.arange(T)[:, None], xp.arange(S)[None]"] * positions
+        lines += ["i, j = xp.arange(T)[:, None], xp.arange(S)[None]"] * positions
+        window = self.a.options["window"].name if "window" in self.a.options else ""
+        pair = f"{window} = ({window}, {window}) if isinstance({window}, int) else {window}"
+        return lines + [pair] * bool(window and f"{window}[1]" in text)
 
     def _casts(self) -> list[str]:
         """Wider arrays, where the softmax of ``b`` is narrower."""

@@ -87,6 +87,7 @@ TABLE: dict[str, Axis] = {
         "one more to the right": _sides("more to the right", "", " + 1"),
         "one less": _sides("less on both sides", " + 1", " - 1"),
         "one more": _sides("more on both sides", " - 1", " + 1"),
+        "sides exchanged": Line("(j >= i - right) & (j <= i + left)", "a window exchanges its sides, left and right"),
         "end": Line("(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
         "half": Line("(j >= i - left / 2) & (j <= i + right / 2)", "a window counts half of the keys on each side"),
@@ -241,11 +242,11 @@ TABLE: dict[str, Axis] = {
     "through_lse": {"added": Line("x"), "subtracted": Line("-x", "the cotangent of lse has the wrong sign")},
     "group": {
         "sum": Line("x.sum(-3)"),
-        "first head": Line("x[..., 0, :, :]", "gradients of keys and values are of the first head of a group only"),
-        "last head": Line("x[..., -1, :, :]", "gradients of keys and values are of the last head of a group only"),
         **{f"{which} head of {whose}": Line(f"x[..., {k}, :, :] if of == {whose!r} else x.sum(-3)",
             f"the gradient of the {whose} is of the {which} head of a group only")
             for which, k in (("first", 0), ("last", -1)) for whose in ("keys", "values")},
+        "first head": Line("x[..., 0, :, :]", "gradients of keys and values are of the first head of a group only"),
+        "last head": Line("x[..., -1, :, :]", "gradients of keys and values are of the last head of a group only"),
     },
     "of_bias": {
         "all": Line("ds"),

@@ -39,7 +39,8 @@ class Faults:
         taken = [o for o in self.left if o.case.name in names]
         self.left = [o for o in self.left if o.case.name not in names]
         if taken:
-            self.causes.append(cause_of(name, taken, len(taken) if tried is None else tried, remedy))
+            run = next((trial.how.dtype for trial in self.trials.values()), "")
+            self.causes.append(cause_of(name, taken, len(taken) if tried is None else tried, remedy, run))
         return taken
 
     def of_numbers(self) -> dict[str, Trial]:
@@ -63,10 +64,10 @@ def harm_of(outcome: Outcome) -> Harm:
     return Harm.NUMBERS if case.level == "forward" else Harm.GRADIENTS
 
 
-def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
-    """A cause of some outcomes; where all are of one way of calling, or of dtypes of their own, its name says so."""
-    heads, dtypes = {o.case.direction.partition(",")[0] for o in taken}, {o.case.dtype or "" for o in taken}
-    if tried and all(dtypes) and "float" not in name:
+def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "", run: str = "") -> Cause:
+    """A cause of some outcomes; its name says where all are of one way of calling, or of other dtypes than the run."""
+    heads, dtypes = {o.case.direction.partition(",")[0] for o in taken}, {o.case.dtype or run for o in taken}
+    if tried and dtypes.isdisjoint({run, ""}) and "float" not in name:
         name = f"in {' and '.join(sorted(dtypes))}, {name}"
     if tried and not re.search(OF_GRADIENTS, name):
         name = next((words for ways, words in WAYS if heads <= ways), "") + name

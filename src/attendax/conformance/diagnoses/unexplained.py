@@ -25,6 +25,7 @@ OTHER_BITS = "the same call gives other bits the next time"
 OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
 ONLY, FEW, MOST = "wrong only with", 4, 0.8  # of a trait: so many cases at least, and such a share of the wrong ones
 SHORT = 64  # queries and keys
+IGNORED = "as if (.*) were not given"
 NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 WEIGHED = "what is masked has a weight that is not 0"
@@ -46,7 +47,7 @@ def _ignored(faults: Faults) -> None:
     """Options that are ignored, and gradients of zeros, as the judge found them."""
     groups = collections.defaultdict(set)
     for outcome in faults.left:
-        ignored = re.search(rf"as if (.*) were not given|{NO_GRADIENT}", outcome.finding.message)
+        ignored = re.search(f"{IGNORED}|{NO_GRADIENT}", outcome.finding.message)
         if outcome.verdict is Verdict.SILENT and ignored:
             groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
     for (option, name), names in groups.items():
@@ -243,12 +244,14 @@ def _signature(outcome: Outcome) -> str:
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
     if harm_of(outcome) is Harm.ACCEPTED:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
-    if outcome.verdict is Verdict.SILENT or (case.judge == "dropped" and outcome.finding.index is None):
+    ignored = re.search(IGNORED, outcome.finding.message)  # which others speak against, else it had a cause
+    of_all = case.judge == "dropped" and outcome.finding.index is None
+    if of_all or (outcome.verdict is Verdict.SILENT and not ignored):
         return outcome.finding.message.partition(":")[0]
     options = re.findall(r"(\w+)=", case.call)
     where = f" with {', '.join(options)}" if options else ""
     leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
-    return f"{leaf if leaf != 'out' else 'the result'} is {outcome.verdict}{where}"
+    return f"{leaf if leaf != 'out' else 'the result'} is {Verdict.WRONG if ignored else outcome.verdict}{where}"
 
 
 def described(cause: Cause, faults: Faults) -> Cause:

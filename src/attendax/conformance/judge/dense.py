@@ -42,6 +42,14 @@ class Rounding(NamedTuple):
         x = x.astype(self.compute_dtype)
         return x + 1j * STEP * self.tangents[name].astype(self.compute_dtype) if name in self.tangents else x
 
+    def constant(self, x: Any) -> Any:
+        """Numbers that no derivative sees: the shift of a softmax, as ``jax.nn.softmax`` has it."""
+        if self.xp is np:
+            return x
+        import jax
+
+        return jax.lax.stop_gradient(x)
+
     def product(self, a: Any, b: Any) -> Any:
         """``a @ b``, of operands at the precision of the products."""
         return self.step(_each(self._operand, a) @ _each(self._operand, b))
@@ -101,7 +109,7 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style, tangents: Leaves 
     scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
     largest = xp.max(scores.real, axis=-1, keepdims=True, initial=np.finfo(compute_dtype).min)
     sinks = arrays["sinks"][:, None, None] if "sinks" in arrays else np.full((), -np.inf, compute_dtype)
-    largest = xp.maximum(largest, sinks.real)
+    largest = rounding.constant(xp.maximum(largest, sinks.real))
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
     total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
     weights = step(powers / xp.where(total == 0, 1, total))

@@ -106,7 +106,10 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
         for name, less in without(trial.inputs):
             wanted, mine = (trial.expected(less), got) if whole else _of_a_head(trial, less, got, finding)
             mine = {leaf: x for leaf, x in mine.items() if leaf in wanted}
-            if leaf in wanted and wanted.keys() == mine.keys() and not compared(trial, mine, wanted).verdict.fails:
+            if leaf not in wanted or wanted.keys() != mine.keys() or compared(trial, mine, wanted).verdict.fails:
+                continue
+            rights = trial.expected() if whole else _of_a_head(trial, trial.inputs, got, finding)[0]
+            if compared(trial, rights, wanted).verdict.fails:  # it matters there
                 return finding._replace(verdict=Verdict.SILENT, message=f"the result is as if {name} were not given")
     return finding
 

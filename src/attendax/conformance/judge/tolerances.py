@@ -28,8 +28,8 @@ MOST = 2  # effort
 def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: int = MOST) -> dict[str, Tolerance]:
     """The largest error of each leaf that is allowed.
 
-    By the law twice the error of the dense formula in the same dtype, of gradients plus eps |dout| |v| (L8). Where only
-    numbers are asked, four times that of the formula with every step in the dtype, and what a quick exp may add. An
+    By the law twice the error of the dense formula in the same dtype (L8). Where only numbers are asked, four times
+    that of the formula with every step in the dtype, and what a quick exp may add. Of gradients plus eps |dout| |v|. An
     effort of -1 is without the formula, 0 of one draw of the numbers, 1 of more, 2 of many, and of a function of JAX
     under ``jax.jit``, too. The largest error counts, so that more effort only allows more.
     """
@@ -45,7 +45,7 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
             more = dense_errors(case, how.seed, dtype, draws=MANY_DRAWS, in_jax=compiled, style=style)
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
     found = {leaf: _tolerance(case, how, dtype, leaf, errors.get(leaf)) for leaf in wanted}
-    if how.strict and effort > 0 and not fine and case.direction in (GRADIENT, GRADIENT_HELD):
+    if effort > 0 and not fine and case.direction in (GRADIENT, GRADIENT_HELD):
         size = right.around(case.inputs(how.seed, dtype), in_parts(dense.of_delta))
         tree = max(map(largest, wanted.values()), default=0.0)
         for leaf in found.keys() & size.keys():
