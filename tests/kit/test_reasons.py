@@ -7,6 +7,7 @@ import pytest
 
 import right_attention
 from attendax import conformance
+from attendax.conformance.diagnoses import by_running
 from attendax.conformance.diagnoses.by_running import RACE
 from attendax.conformance.judge.verdicts import WITHOUT, Verdict
 from attendax.conformance.report.outcomes import Harm
@@ -226,7 +227,9 @@ def causal_by_blocks(query, key, value, *, is_causal=False, mask=None, **options
     return right_attention.attend(query, key, value, mask=mask, **options)
 
 
-def test_an_option_that_is_ignored_in_small_calls_alone_is_not_ignored():
+def test_an_option_that_is_ignored_in_small_calls_alone_is_not_ignored(monkeypatch):
+    """Where there is time a better reason is found."""
+    monkeypatch.setattr(by_running, "is_late", lambda: True)
     names = causes(causal_by_blocks, only=["causal", "in blocks: causal, 1100"])
     assert names
     assert not [name for name in names if "as if" in name or "ignored" in name]

@@ -240,7 +240,7 @@ TABLE: dict[str, Axis] = {
     },
     "slope": {"of the softcap": Line("slope"), "left out": Line("1.0", "the derivative of the softcap is left out")},
     "through_lse": {"added": Line("x"), "subtracted": Line("-x", "the cotangent of lse has the wrong sign")},
-    "group": {
+    "group": {  # what is of one gradient comes first, since there may be no time to try all
         "sum": Line("x.sum(-3)"),
         **{f"{which} head of {whose}": Line(f"x[..., {k}, :, :] if of == {whose!r} else x.sum(-3)",
             f"the gradient of the {whose} is of the {which} head of a group only")
