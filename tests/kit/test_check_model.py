@@ -88,6 +88,35 @@ def test_what_a_model_lacks_is_not_offered():
     assert {o.finding.message for o in report.cases if o.case.law == "future"} == {"said to be lacking"}
 
 
+def masked_by_torch(torch, tokens, mask):
+    x = torch.as_tensor(TABLE)[tokens]
+    return x.cumsum(1) if mask is None else x.masked_fill(~mask[..., None], 0).cumsum(1)
+
+
+def test_what_a_table_of_torch_gives_tells_its_arrays():
+    """It takes NumPy's tokens, too; it was accused of what torch says of a mask of NumPy."""
+    torch = pytest.importorskip("torch")
+
+    def model(tokens, mask=None):
+        return masked_by_torch(torch, tokens, mask)
+
+    report = check_model(model, vocabulary=50, causal=True, seed=0, in_process=True)
+    assert report.ok, report
+    assert report.arrays == "torch"
+
+
+def test_what_raises_on_guessed_arrays_names_the_option():
+    torch = pytest.importorskip("torch")
+
+    def model(tokens, mask=None):  # NumPy's arrays without a mask
+        return masked_by_torch(torch, tokens, mask).numpy()
+
+    given = dict(vocabulary=50, causal=True, seed=0, in_process=True)
+    report = check_model(model, **given)
+    assert "--arrays torch" in report.causes[0].remedy
+    assert "--arrays" not in check_model(model, arrays="numpy", **given).causes[0].remedy
+
+
 def test_an_error_is_an_outcome():
     def short(tokens):
         if tokens.shape[1] > 20:

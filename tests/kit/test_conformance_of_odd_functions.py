@@ -243,3 +243,28 @@ def test_a_function_that_only_seems_to_take_any_keyword():
     assert {outcome.case.name for outcome in report.cases if outcome.verdict is Verdict.OK} >= {"mask (T, S)"}
     assert {outcome.verdict for outcome in report.cases if "is_causal" in outcome.case.call} == {Verdict.NOT_OFFERED}
     assert {outcome.verdict for outcome in report.cases if "dropout" in outcome.case.call} == {Verdict.NOT_OFFERED}
+
+
+def test_the_result_tells_the_arrays_of_a_function():
+    """JAX's arrays go through ``torch.as_tensor``, too, where JAX is loaded; their gradients do not."""
+    torch = pytest.importorskip("torch")
+
+    def attend(query, key, value):
+        query, key, value = map(torch.as_tensor, (query, key, value))
+        return torch.softmax(query @ key.mT * query.shape[-1] ** -0.5, dim=-1) @ value
+
+    report = by_law(attend, only=["plain"], in_process=True)
+    assert (report.arrays, report.ok) == ("torch", True)
+
+
+def test_what_raises_on_guessed_arrays_names_the_option():
+    torch = pytest.importorskip("torch")
+
+    def attend(query, key, value, *, mask=None):
+        if mask is not None:
+            return torch.as_tensor(query) * mask.to(torch.float32)
+        return right_attention.attend(query, key, value)
+
+    given = dict(only=["mask (T, S)"], level="forward", in_process=True)
+    assert "--arrays torch" in by_law(attend, **given).causes[0].remedy
+    assert "--arrays" not in by_law(attend, arrays="numpy", **given).causes[0].remedy

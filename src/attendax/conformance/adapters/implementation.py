@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..cases import kinds, square
 from ..cases.invariance import TO_THE_END
+from ..frameworks import corrected
 from ..frameworks.text import defined, import_line, resolve
 
 OPTIONS = (
@@ -85,6 +86,7 @@ class Implementation:
         form: which calls it takes at all.
         foreign: whether it is no function of Python: then it has results and gradients, and nothing of its caller.
         recorded: whether its answers lie in a folder: it is asked nothing but its cases.
+        guessed: other frameworks whose arrays it may mean, where nobody said which.
     """
 
     attend: Callable[..., Any]
@@ -105,8 +107,14 @@ class Implementation:
     form: square.Form = ANY
     foreign: bool = False
     recorded: bool = False
+    guessed: tuple[str, ...] = ()
 
     __hash__ = object.__hash__  # of itself: what it holds may have none
+
+    @property
+    def guess(self) -> str:
+        """The option that corrects the guess of its arrays; empty where nothing was guessed."""
+        return corrected(self.arrays, self.guessed)
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""

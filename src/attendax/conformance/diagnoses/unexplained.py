@@ -179,6 +179,7 @@ def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
             ends, remedy = f"ends in a {finding.verdict}:", ""
+        remedy = "; or ".join(filter(None, (remedy, implementation.guess)))
         words = f"a legal call{asked} {ends} {finding.message}"
         faults.take(words, {o.case.name for o in outcomes}, remedy, tried=0)
 

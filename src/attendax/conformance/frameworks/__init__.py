@@ -8,7 +8,9 @@ its neighbours in the file and ``shared``.
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 
 NAMES = ("jax", "torch", "numpy")
 KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
@@ -21,6 +23,24 @@ def kinds() -> list[tuple[str, bool]]:
     """
     known = [kind for kind in KINDS if importlib.util.find_spec(kind[0])]
     return sorted(known, key=lambda kind: kind[0] not in sys.modules)
+
+
+def kind_of(found: Any) -> str:
+    """The kind of the arrays that a function gives, by the first of several; empty where it is not known."""
+    found = found[0] if isinstance(found, (tuple, list)) and found else found
+    modules = {kind.__module__.partition(".")[0].removesuffix("lib") for kind in type(found).__mro__}
+    return next((name for name in NAMES if name in modules), "")
+
+
+def others(kind: str) -> tuple[str, ...]:
+    """Name the other frameworks whose arrays a function may mean: those that are imported, beside NumPy."""
+    return tuple(name for name in ("jax", "torch") if name != kind and name in sys.modules)
+
+
+def corrected(kind: str, guessed: Iterable[str]) -> str:
+    """The option that corrects a guess of arrays, for a finding that rests on it; empty where nothing was guessed."""
+    options = " or ".join(f"--arrays {name}" for name in guessed)
+    return f"it was given {kind} arrays, which is a guess: {options} gives it others" if options else ""
 
 
 def framework(name: str) -> ModuleType:

@@ -224,6 +224,7 @@ class Model:
     process: str = ""  # why it is run in the process that judges; empty where it has one of its own
     # Python that makes the model and runs it, by name; for scripts
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    guessed: Iterable[str] = ()  # other frameworks whose arrays it may mean, where nobody said which
 
     def run(self, request: Request) -> tuple[np.ndarray, list[str]]:
         """Results (B, T, C), the gradient (B, T, M), or a weight; and the names of the arrays that it wrote to."""

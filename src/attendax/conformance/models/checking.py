@@ -9,6 +9,7 @@ from attendax.legible import did_you_mean
 
 from ..cases import kinds
 from ..cases.case import LEVELS, PROFILES, Case
+from ..frameworks import corrected
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
@@ -107,7 +108,7 @@ def _judged(
         usual[law.case.name] = found.usual
     failed = [outcome for outcome in outcomes if outcome.verdict.fails]
     _refuse_undeclared(trial, {outcome.case.law for outcome in failed})
-    return tuple(outcomes), _causes(failed, usual)
+    return tuple(outcomes), _causes(failed, usual, corrected(model.arrays, model.guessed))
 
 
 def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
@@ -187,8 +188,11 @@ def _answer(trial: Trial, law: Law) -> Found:
     return Found(Finding(verdict, said))
 
 
-def _causes(outcomes: list[Outcome], usual: dict[str, str]) -> tuple[Cause, ...]:
-    """One cause for each law whose faults follow from no other; ``usual`` has usual causes by the name of a case."""
+def _causes(outcomes: list[Outcome], usual: dict[str, str], guess: str = "") -> tuple[Cause, ...]:
+    """One cause for each law whose faults follow from no other; ``usual`` has usual causes by the name of a case.
+
+    What raises may do so because of a ``guess`` of its arrays.
+    """
     left, found = outcomes, []
     at_random = any(o.case.name == AGAIN for o in outcomes)  # then nothing that was compared is sure
     for law in ("ways", *MODEL_LAWS) if at_random else MODEL_LAWS:
@@ -201,7 +205,7 @@ def _causes(outcomes: list[Outcome], usual: dict[str, str]) -> tuple[Cause, ...]
         left = [o for o in left if o not in mine]
         broken = all(o.verdict in (Verdict.OBSCURE, Verdict.CRASH, Verdict.TIMEOUT) for o in own)
         harm = Harm.CRASH if broken else Harm.GRADIENTS if law == "gradient" else Harm.NUMBERS
-        remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else ""
+        remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else guess * broken
         name = f"{law}: {first.finding.message.partition(': another token')[0].partition(': row')[0]}"
         found.append(Cause(name, harm, tuple(o.case.name for o in mine), remedy=remedy, script=first.reproduction))
     return tuple(found)

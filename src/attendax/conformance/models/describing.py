@@ -13,7 +13,7 @@ from attendax.legible import did_you_mean
 
 from ..adapters.implementation import lacking
 from ..cases.kinds import checked
-from ..frameworks import kinds
+from ..frameworks import kind_of, kinds, others
 from ..frameworks.text import resolve
 from ..report.outcomes import MODEL_LAWS
 from ..worker.calling import Subject, Worker
@@ -119,6 +119,7 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         pad=said.get("pad"), dtype=dtype, bits="bits" in said["claims"],
         lacks={trait: why for trait, why in traits.items() if why} | said["lacks"],
         lines=runner.lines(path) | {"width": str(size)},
+        guessed=() if said.get("arrays") or made.arrays else others(runner.arrays),
     )  # fmt: skip
 
 
@@ -222,16 +223,35 @@ def _tokens(count: int, said: Mapping[str, Any]) -> np.ndarray:
 
 def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str]:
     """Find arrays with which the plainest call works; give the dtype of its results, too."""
-    arrays, failed = said.get("arrays") or made.arrays, []
+    arrays, failed, second = said.get("arrays") or made.arrays, [], None
     request = Request(_tokens(6, said)[None, :4].repeat(2, axis=0))
     tried = [kind for kind in kinds() if arrays in (None, kind[0])]
     for offered, (kind, eager) in itertools.product([x for x in (made, made.otherwise) if x], tried):
-        runner = Runner(offered, target, kind, eager, width, said)
+        given = target, kind, eager, width, said
+        runner = Runner(offered, *given)
         try:
             found = runner.ask(request)["out"]
             runner.text["results"] = str(found.shape[-1])
-            return runner, str(found.dtype)
+            if arrays or _gives_its_own(offered, kind, eager, given, request):
+                return runner, str(found.dtype)
+            second = second or (runner, str(found.dtype))
         except (Failed, NotImplementedError) as error:
             failed.append(f"  {kind:<6} {error}")
+    if second:
+        return second
     rows = ";\n".join(dict.fromkeys(failed)) or "  expected arrays of jax, torch or numpy"
     raise ValueError(f"check_model: fails on the plainest call, inputs {request.tokens.shape}:\n{rows}")
+
+
+def _gives_its_own(offered: Offer, kind: str, eager: bool, given: tuple[Any, ...], request: Request) -> bool:
+    """Tell whether a call gives the arrays of its framework: a table of torch takes NumPy's, too, and gives torch's."""
+    if kind == "torch" or (kind == "jax" and not eager):
+        return True
+    gave = []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        gave.append(found := offered.apply(*args, **options))
+        return found
+
+    Runner(offered._replace(apply=noted), *given).ask(request)
+    return kind_of(gave[0]) in (kind, "")

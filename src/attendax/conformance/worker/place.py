@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS, adapter_for, shipped
@@ -21,7 +19,7 @@ from ..adapters.layout import laid_out, plain
 from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
-from ..frameworks import framework, kinds
+from ..frameworks import framework, kind_of, kinds, others
 from ..frameworks.text import path_of, resolve
 from . import foreign
 from .calling import Subject, Worker, call, subject_of
@@ -31,7 +29,7 @@ LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of o
 DECLARED = ("causal", "empty_rows", "lacks")  # of the user; another process has no need of them
 OVERRIDES = (*DECLARED, "device")  # the settings that go with an adapter
 SETTINGS = (*LAYOUT, *OVERRIDES)
-NOT_NUMPY = "gives no arrays of NumPy"
+OTHER_ARRAYS = "gives arrays of another kind"
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
 NAMED = {"fn": "the function"}
 
@@ -192,11 +190,13 @@ def here(
         if not isinstance(adapter, Adapter):
             adapter = Adapter(adapter, "", arrays or tried(functools.partial(adapter, fn), layout).arrays)
         return _overridden(laid_out(adapter.implementation(name, fn, path), **layout), arrays, backward, settings)
+    guessed: tuple[str, ...] = ()
     if not arrays:
         made = tried(fn, settings)
-        arrays, eager = made.arrays, made.eager
+        arrays, eager, guessed = made.arrays, made.eager, others(made.arrays)
     framework(arrays)
-    return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
+    made = plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
+    return dataclasses.replace(made, guessed=guessed)
 
 
 def refuse_unknown(settings: Iterable[str]) -> None:
@@ -245,7 +245,7 @@ def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[st
             trying(made.arrays)
             if not (error := _tried(made, inputs)):
                 return made
-            if form == FORMS[0] and error != NOT_NUMPY:
+            if form == FORMS[0] and error != OTHER_ARRAYS:
                 said.append(error if made.foreign else f"  {made.arrays:<6} {error}")
     head, rows = f"check: {tries[0].name} fails on the plainest call, {how.dtype}", ";\n".join(dict.fromkeys(said))
     if tries[0].foreign:
@@ -257,17 +257,24 @@ def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[st
     )
 
 
+def _gives_its_own(made: Implementation, inputs: Inputs) -> bool:
+    """Tell whether NumPy's arrays come for NumPy's, and none of torch for JAX's; what is compiled gives its own."""
+    if made.arrays == "torch" or (made.arrays == "jax" and not made.eager):
+        return True
+    given = map(framework(made.arrays).asarray, inputs.arrays.values())
+    kind = kind_of(made.attend(*given, **inputs.options))
+    return kind == "numpy" if made.arrays == "numpy" else kind != "torch"
+
+
 def _tried(made: Implementation, inputs: Inputs) -> str:
     """Try a call; give the error that it raises, empty where it runs."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if made.arrays == "numpy" and not made.foreign:
-                if not (made.device or "cpu").startswith("cpu"):
-                    return f"has no device {made.device}"
-                found = made.attend(*inputs.arrays.values(), **inputs.options)
-                if not isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray):
-                    return NOT_NUMPY
+            if made.arrays == "numpy" and not (made.foreign or (made.device or "cpu").startswith("cpu")):
+                return f"has no device {made.device}"
+            if not made.foreign and not _gives_its_own(made, inputs):
+                return OTHER_ARRAYS
             call(made, inputs, "forward")
     except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
         return str(error)
