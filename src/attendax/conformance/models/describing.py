@@ -232,9 +232,10 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
         try:
             found = runner.ask(request)["out"]
             runner.text["results"] = str(found.shape[-1])
+            dtype = runner.dtype or str(found.dtype)
             if arrays or _gives_its_own(offered, kind, eager, given, request):
-                return runner, str(found.dtype)
-            second = second or (runner, str(found.dtype))
+                return runner, dtype
+            second = second or (runner, dtype)
         except (Failed, NotImplementedError) as error:
             failed.append(f"  {kind:<6} {error}")
     if second:

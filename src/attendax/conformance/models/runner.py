@@ -72,6 +72,7 @@ class Runner(Subject):
     """
 
     asked = Request
+    dtype = ""  # of the results, as the model gives them
 
     def __init__(
         self, offer: Offer, target: Any, arrays: str, eager: bool, width: int | None, said: Mapping[str, Any]
@@ -125,7 +126,19 @@ class Runner(Subject):
         if way.of and self.offer.made:
             model = way.of(model, *way.args)
             apply = self.offer.made(model, *self.offer.given, *way.more)
+        apply = apply if name else self._noted(apply)
         return model, per_position(getattr(self.driver, way.around)(apply) if way.around else apply)
+
+    def _noted(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """The same model; it notes the dtype of its results, which a driver may widen."""
+
+        def noted(*inputs: Any, **options: Any) -> Any:
+            found = apply(*inputs, **options)
+            first = found[0] if isinstance(found, (tuple, list)) else found
+            self.dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
+            return found
+
+        return noted
 
     def lines(self, path: str | None) -> dict[str, str]:
         """Python that makes the model, its cache and its ways, and the functions that run it; by name."""

@@ -15,17 +15,18 @@ from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
 from .blackbox import Model, Request, fitting, told
 from .trial import (
+    FAINT,
     FINE,
     Evidence,
     Found,
     Trial,
+    Untold,
     ask,
     beside_rounding,
     distance,
     fault,
     measured,
     not_a_number,
-    refuse_faint,
     silent,
 )
 
@@ -38,7 +39,7 @@ MEASURED = 40  # tokens in which one measures what a model sees
 LITTLE = "a mean or variance over positions (a norm, pooling), or a mask that adds too small a number"
 DROPPED = "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
 GIVEN_UP = "is_causal is given up once there is another mask; the two have to be combined"
-DIAGONAL = "the triangle begins one diagonal too far (k=1), or `<=` stands where `<` belongs"
+DIAGONAL = "the triangle begins too far up (k=1 in place of 0), or `<=` stands where `<` belongs"
 AROUND = (
     "a mask built for blocks or for another length, or inverted, heads that are joined by a reshape alone, or a layer "
     "that looks around itself (convolution, pooling, sorting)"
@@ -60,6 +61,7 @@ class Influence(NamedTuple):
     results: np.ndarray  # before the change, (texts, T, C)
     whole: Request  # all that was asked, in one batch: each text, then it with each change
     again: Callable[..., "Influence"]  # gives the table of other texts, of ``sources`` and ``salt``
+    finer: float  # how many times less than rounding shows that a token is seen: in a narrow dtype, each bit
 
     @property
     def moved(self) -> np.ndarray:
@@ -71,6 +73,12 @@ class Influence(NamedTuple):
         """The largest movement of each position beside rounding (S, T)."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.moved / self.allowed
+
+    @property
+    def shown(self) -> np.ndarray:
+        """The largest movement of each position beside what shows that a token is seen, more than 1 (S, T)."""
+        share = self.share * self.finer
+        return np.where((self.moved > 0) & (self.finer > 1), np.fmax(share, 1.01), share)
 
     @property
     def moves(self) -> np.ndarray:
@@ -113,7 +121,7 @@ def influence(
     found = np.concatenate([trial.ask(request) for request in asked]).reshape(*rows.shape, -1)
     by_text = distance(found[:, :1], found[:, 1:])
     allowed = np.broadcast_to(trial.allowed(found[:, 0])[:, None], by_text.shape).max(0)
-    return Influence(sources, by_text, allowed, found[:, 0], whole, again)
+    return Influence(sources, by_text, allowed, found[:, 0], whole, again, trial.finer)
 
 
 def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, usual: str) -> Found:
@@ -124,6 +132,8 @@ def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, us
         return not_a_number(table.whole.row(table.row(text)), (0, int(position)))
     leaks = forbidden & table.moves
     if not leaks.any():
+        if trial.narrow and (forbidden & (table.moved > 0)).any():
+            raise Untold(f"in {trial.dtype} it cannot be told: what moves is within rounding")
         return measured(table.moved[forbidden], table.allowed[forbidden])
     pairs = np.argwhere(leaks)
     k, position = map(int, pairs[np.lexsort((-table.moved[leaks], np.abs(table.steps[leaks])))[0]])
@@ -144,22 +154,45 @@ def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, u
     """Each token has to move a position where ``expected`` (S, T) says so, in one of the texts at least.
 
     Where it moves the positions before that less and less, down to rounding, nothing tells whether it is seen; nor
-    where no token moves another position by much more than rounding.
+    where tokens that are seen move that position by no more than rounding hides.
     """
-    share = table.share
+    share = table.shown
     for salt in range(1, TRIES + 1):
         blind = expected & ~(share > 1) & ~_faded(share, table.sources)
         if not (left := np.flatnonzero(blind.any(1))).size:
             return FINE
         if salt < TRIES:
-            share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).share)
-    refuse_faint(float(share[expected & (table.steps != 0)].max(initial=0)))
-    k, position = map(int, np.argwhere(blind)[np.abs(table.steps[blind]).argmin()])
+            share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).shown)
+    pairs = np.argwhere(blind)[np.abs(table.steps[blind]).argsort(kind="stable")]
+    k, position = _surely_blind(trial, share, expected & (table.steps != 0), pairs)
     none, part = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
     told = f"{said}: another token at {table.sources[k]} does not move position {position} "
     told += f"({'no position sees any' if none else part})"
     one, other = (table.whole.row(table.row(0, change)) for change in (0, k + 1))
     return silent(told, one, other, (0, position), float(table.allowed[k, position]), usual)
+
+
+def _surely_blind(trial: Trial, share: np.ndarray, others: np.ndarray, pairs: np.ndarray) -> tuple[int, int]:
+    """The first of the pairs that are blind beside others that are seen so well that this one would show.
+
+    The gap below the weakest of those has to be wider than all between it and the strongest.
+    """
+    length, known = share.shape[1], share[others & (share > 1)]
+    if not known.size and not (trial.narrow and _any_seen(trial)):
+        return int(pairs[0][0]), int(pairs[0][1])
+    for k, position in pairs:
+        there = share[:, position][others[:, position] & (share[:, position] > 1)]
+        there = known if there.size < 2 else there
+        if there.size and there.min() >= max(FAINT, there.max() ** 0.5):
+            return int(k), int(position)
+    size = "a bit" if trial.narrow else "rounding"
+    raise Untold(f"in {trial.dtype} it cannot be told of {length} tokens: some move other positions by less than {size}")
+
+
+def _any_seen(trial: Trial) -> bool:
+    """Tell whether a token moves another position in a short text."""
+    table = influence(trial, trial.model.lengths((3,))[0])
+    return bool((table.shown > 1)[table.steps != 0].any())
 
 
 def _faded(share: np.ndarray, sources: np.ndarray) -> np.ndarray:
@@ -233,17 +266,18 @@ def _ahead(trial: Trial, length: int, mask: bool) -> tuple[Influence, np.ndarray
 
 def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, str]:
     """The kind of a leak, and its usual cause."""
-    leaks = forbidden & table.moves
-    ahead = table.steps[leaks]
-    if not ahead.size:
+    if not (forbidden & table.moves).any():
         return "", ""
+    leaks = forbidden & (table.shown > 1)
+    ahead = table.steps[leaks]
     if ahead.size == forbidden.sum():
-        before = table.share[(table.steps < 0) & table.moves]  # what tokens before a position do
-        if np.median(table.share[leaks]) < min(1e4, np.median(before) / 4 if before.size else np.inf):
+        before = table.shown[(table.steps < 0) & (table.shown > 1)]  # what tokens before a position do
+        if np.median(table.shown[leaks]) < min(1e4, np.median(before) / 4 if before.size else np.inf):
             return "every position is moved a little by all that comes after", LITTLE
         said = "every position sees all that comes after"
         return (f"{said}, once a mask is given", GIVEN_UP) if mask else (said, DROPPED)
-    if (furthest := int(ahead.max())) == int(ahead.min()):
+    furthest = int(ahead.max())
+    if np.array_equal(leaks, forbidden & (table.steps <= furthest)):
         return f"positions see {furthest} ahead", DIAGONAL
     return f"some positions see up to {furthest} ahead", AROUND
 
@@ -290,7 +324,7 @@ def _within(trial: Trial) -> Found:
 def pairs_seen(trial: Trial, chunks: tuple[int, ...] = (), length: int = MEASURED) -> np.ndarray:
     """Pairs of a token and a position that it moves in any of some texts: (S, T)."""
     table = influence(trial, trial.model.lengths((length,))[-1], chunks=chunks)
-    return np.any([table.moves, *(table.again(salt=salt).moves for salt in range(1, TEXTS))], axis=0)
+    return np.any([table.shown > 1, *(table.again(salt=salt).shown > 1 for salt in range(1, TEXTS))], axis=0)
 
 
 def fit(trial: Trial) -> str:
@@ -298,7 +332,7 @@ def fit(trial: Trial) -> str:
     if trial.fit is None:
         layers, causal, trial.fit = trial.model.layers, trial.model.causal, ""
         with contextlib.suppress(Failed, NotImplementedError):  # at that length
-            seen = pairs_seen(trial)
+            seen = pairs_seen(trial.wide or trial)
             trial.fit = fitting(seen, layers, causal) or ("" if causal else fitting(seen, layers, True))
     return trial.fit
 

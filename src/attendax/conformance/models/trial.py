@@ -16,7 +16,8 @@ from .blackbox import LONGER, Model, Request
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
 NARROW, NARROW_DTYPES = 8.0, ("bfloat16", "float16")  # the coarsest first
 SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
-FAINT = 10.0  # times rounding: where no token moves another position by more, nothing tells what is seen
+FAINT = 10.0  # times what can be told: where tokens move another position by less, nothing tells what is seen
+WIDE = "float64"  # the way of running in which a silence of a narrow dtype is asked about again
 MOST_NOISE = 1e-4  # more than that is not rounding
 Place = tuple[int, int]  # row and position
 Places = Sequence[tuple[Place, Place]]  # of the one, and of the other
@@ -51,6 +52,10 @@ class Found(NamedTuple):
 
 
 FINE = Found(Finding(Verdict.OK))
+
+
+class Untold(NotImplementedError):
+    """The dtype of the results, or the weights of the model, hide what a question asks about."""
 
 
 class Law(NamedTuple):
@@ -92,10 +97,11 @@ def ask(
 
 
 class Trial:
-    """A model, with its answers."""
+    """A model, with its answers; ``way`` is how it is run where a request names none."""
 
-    def __init__(self, model: Model, seed: int) -> None:
-        self.model, self.seed = model, seed
+    def __init__(self, model: Model, seed: int, way: str = "") -> None:
+        self.model, self.seed, self.way = model, seed, way
+        self.dtype = "float32" if way else model.dtype  # a copy in float64 may compute parts in float32
         self.fit: str | None = None  # what the model sees, once that was measured
         self.wrote: list[str] = []  # the arrays of its caller that it wrote to in any call
         self._answers: dict[tuple[object, ...], np.ndarray] = {}
@@ -103,6 +109,8 @@ class Trial:
 
     def ask(self, request: Request) -> np.ndarray:
         """Results (B, T, C), or the gradient (B, T, M)."""
+        plain = request.weights is None and not request.chunks and not request.read
+        request = request._replace(way=request.way or self.way) if plain else request
         key = request.key
         if key not in self._answers:
             self._answers[key], wrote = self.model.run(request)
@@ -133,18 +141,39 @@ class Trial:
         size = np.abs(np.where(np.isfinite(results), results, 0)).max(-1, initial=0.0)
         return np.maximum(size, 1e-3 * size.max(initial=0.0)) * self.rounding
 
+    @property
+    def narrow(self) -> bool:
+        """True where the results have so few digits that what a token does may be lost in them."""
+        return self.dtype in NARROW_DTYPES and not self.model.bits
+
+    @property
+    def finer(self) -> float:
+        """Spacings of numbers that rounding may take, in a narrow dtype; else 1: what shows is more than rounding."""
+        return self.rounding / SPACING.get(self.dtype, 2.0**-7) if self.narrow else 1.0
+
+    @functools.cached_property
+    def wide(self) -> "Trial | None":
+        """The same model in float64, where results are narrow and it can be converted."""
+        if not self.narrow or "results" not in self.model.ways.get(WIDE, ()):
+            return None
+        found = Trial(self.model, self.seed, WIDE)
+        with contextlib.suppress(Failed, NotImplementedError):
+            found.ask(Request(self.texts(2, 3)))
+            return found
+        return None
+
     def _rounding(self) -> float:
         """The share of a result that rounding may take; at least what moves a row when it is computed with others."""
         if self.model.bits:
             return 0.0
-        noise, dtype = 0.0, self.model.dtype
+        noise = 0.0
         with contextlib.suppress(Failed):  # the laws say so
             tokens = self.texts(3, 9)
             together, alone = self.ask(Request(tokens)), self.ask(Request(tokens[:1]))
-            dtype = next((x for x in NARROW_DTYPES if _are_of(x, together)), dtype)
+            self.dtype = next((x for x in NARROW_DTYPES if _are_of(x, together)), self.dtype)
             size = np.abs(alone).max(initial=0.0)
             noise = float(np.abs(together[:1] - alone).max(initial=0.0) / size) if size else 0.0
-        spacing = ROUNDING.get(dtype, NARROW) * SPACING.get(dtype, 2.0**-7)
+        spacing = ROUNDING.get(self.dtype, NARROW) * SPACING.get(self.dtype, 2.0**-7)
         return max(spacing, 8 * noise if noise < MOST_NOISE else 0.0)
 
     def same(
@@ -185,9 +214,11 @@ class Trial:
     def differ(self, one: Request, other: Request, said: str, usual: str, position: int | None = None) -> Found:
         """Hold two requests that have to differ against each other: anywhere, or at a position of any row."""
         before, places = self.ask(one), slice(None) if position is None else [position]
-        allowed = self.allowed(before)
-        if (distance(before, self.ask(other)) > allowed)[:, places].any():
+        allowed, apart = self.allowed(before), distance(before, self.ask(other))
+        if (apart > allowed)[:, places].any():
             return FINE
+        if self.narrow and apart[:, places].any():
+            raise Untold(f"in {self.dtype} it cannot be told: what changes is within rounding")
         return silent(said, one, other, (0, position or 0), float(allowed[0, position or 0]), usual)
 
 
@@ -238,9 +269,9 @@ def silent(said: str, one: Request, other: Request, at: Place, allowed: float, u
 
 
 def refuse_faint(share: float) -> None:
-    """Say that what is seen cannot be told, where a token moves another position by little more than rounding."""
-    if 1 < share < FAINT:
-        raise NotImplementedError(f"no token moves another position by more than {share:.1f} times what rounding does")
+    """Say that what is seen cannot be told, where a token moves another position by little beside rounding."""
+    if share < FAINT:
+        raise Untold(f"no token moves another position by more than {share:.1f} times what rounding does")
 
 
 def not_a_number(request: Request, at: Place, usual: str = "an empty softmax") -> Found:
