@@ -185,8 +185,8 @@ def _surely_blind(trial: Trial, share: np.ndarray, others: np.ndarray, pairs: np
         there = known if there.size < 2 else there
         if there.size and there.min() >= max(FAINT, there.max() ** 0.5):
             return int(k), int(position)
-    size = "a bit" if trial.narrow else "rounding"
-    raise Untold(f"in {trial.dtype} it cannot be told of {length} tokens: some move other positions by less than {size}")
+    little = f"some move other positions by less than {'a bit' if trial.narrow else 'rounding'}"
+    raise Untold(f"in {trial.dtype} it cannot be told of {length} tokens: {little}")
 
 
 def _any_seen(trial: Trial) -> bool:
