@@ -2,12 +2,18 @@
 
 import functools
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import planted
 import right_attention
 from attendax import conformance
+from attendax.conformance import CASES, Implementation
+from attendax.conformance.cases.how import How
+from attendax.conformance.diagnoses import by_numbers
+from attendax.conformance.diagnoses.by_running import patience
+from attendax.conformance.judge.trial import Trial
 from attendax.conformance.judge.verdicts import WITHOUT
 
 check = functools.partial(
@@ -178,3 +184,44 @@ def test_a_query_of_zeros_sees_no_key():
         return out * (np.arange(out.shape[-2]) < out.shape[-2] - 1)[:, None].astype(out.dtype)
 
     assert causes(after(change), "plain") == ["some queries see no key: query 4"]
+
+
+def narrow(x, y):
+    return np.matmul(*(a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in (x, y)))
+
+
+def formula(query, key, value, *, mask=None, slope=0.0, less=0.0, product=np.matmul):
+    T, S = query.shape[-2], key.shape[-2]
+    scores = product(query, key.swapaxes(-1, -2)) * np.float32((query.shape[-1] + less) ** -0.5)
+    scores = scores - np.float32(slope) * abs(np.arange(T)[:, None] - np.arange(S)).astype(np.float32)
+    scores = scores if mask is None else np.where(mask, scores, -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return product(powers, value) / powers.sum(-1, keepdims=True)
+
+
+SMALL = "batch of one", "one head", "mask (T, S)"
+SIZES = {"T": 5, "S": 7, "D": 4}
+
+
+def test_what_is_off_by_little_is_no_coarse_product():
+    """A decay of the scores is wrong by as much as products at bf16 would be."""
+    report = check(functools.partial(formula, slope=1e-3), only=SMALL, sizes=SIZES)
+    assert [(cause.name, cause.remedy) for cause in report.causes] == [("the result is wrong", "")]
+
+
+@pytest.mark.parametrize(
+    ("off", "coarse"),
+    [({"slope": 1e-3}, False), ({"slope": 1e-2}, False), ({"less": 0.03}, False), ({"product": narrow}, True)],
+    ids=["slope", "decay", "scale", "bf16"],
+)
+def test_a_call_tells_rounding_from_what_is_off_by_little(off, coarse):
+    made = Implementation(functools.partial(formula, **off), "mine", arrays="numpy")
+    with patience(60.0):
+        assert by_numbers.only_rounds(Trial(made, CASES[0], How()), by_numbers.BF16) is coarse
+
+
+def test_every_case_of_coarse_products_passes_with_the_remedy():
+    coarse = functools.partial(formula, product=narrow)
+    (cause,) = check(coarse, only=SMALL, sizes=SIZES).causes
+    assert (cause.name, cause.remedy) == ("float32 is as coarse as products at bf16", "--precision bf16")
+    assert check(coarse, only=cause.cases, sizes=SIZES, precision="bf16").ok

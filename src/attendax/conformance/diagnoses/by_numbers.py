@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from ..cases import CASES
 from ..cases.case import SIZES
+from ..cases.square import plain_of
 from ..conventions.table import python
 from ..judge.comparing import Tolerance, compare
 from ..judge.judges import compared
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
-from .by_running import is_late, with_case
+from .by_running import with_case
 from .causes import Faults
 from .explaining import varied
 from .hypothesis import lengths, loosely, multiplied
@@ -20,7 +22,12 @@ from .hypothesis import lengths, loosely, multiplied
 BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
 MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong; and of all, where it is the precision
-WHOLE = "query, key, value = (np.rint(2 * x).astype(dtype) for x in (query, key, value))"
+LENGTH = 4  # queries and keys of the calls that tell rounding from a mistake; a power of 2
+EVEN = "query = 0 * query; value = np.rint(2 * value).astype(dtype)"  # weights and averages are exact in any precision
+# scaled scores of 0, 2, 4 and 6; the result is the weights, and no precision of products rounds one by more than itself
+STEPS = """query = 0 * query; query[..., 0] = 1; key = 0 * key
+key[..., 0] = 2 ** (1 + round(np.log2(D) / 2)) * (np.arange(S) % 4); value = value * 0 + np.eye(S, V, dtype=dtype)"""
+EXACT = 2e-6
 ROUNDED = "rounds more than L8 allows, and no more than is allowed where only numbers are asked"
 FACTORS = 1e-4  # how constant a factor is
 SYMBOLS = (
@@ -46,23 +53,37 @@ def _precision(faults: Faults, level: str, dtype: str) -> None:
     """
     every = [(n, t) for n, t in faults.of_numbers().items() if (t.case.level, t.dtype) == (level, dtype)]
     mine = {n: t for n, t in every if lengths(t)[1] > 1 and t.how.precision == "highest" and not _factor(t)}
-    told = [({n for n, t in mine.items() if is_so(t)}, words, remedy) for words, remedy, is_so in WAYS[dtype]]
-    names, words, remedy = max(told, key=lambda one: len(one[0]))  # the finest of those that explain the most
-    if not names:
+    if not mine:
         return
-    run = mine[min(names)].how.dtype
+    run = next(iter(mine.values())).how.dtype
     right = [o for o in faults.outcomes if o.verdict is Verdict.OK and (o.finding.error or 0) < 1e-5]
     right = [o for o in right if (o.case.level, o.case.judge, o.case.dtype or run) == (level, "value", dtype)]
     others = sum(o.case.sizes.get("S", 2) > 1 for o in right)
-    if len(names) >= MOST * (len(mine) + others) and not _is_wrong_for_whole_numbers(mine[min(names)]):
-        faults.take(words, names, remedy)
+    told = [({n for n, t in mine.items() if is_so(t)}, *more) for *more, is_so in WAYS[dtype]]
+    for names, words, remedy, unit in sorted(told, key=lambda one: -len(one[0])):  # the finest of those that are so
+        if len(names) >= MOST * (len(mine) + others) and only_rounds(mine[min(names)], unit):
+            faults.take(words, names, remedy)
+            return
 
 
-def _is_wrong_for_whole_numbers(trial: Trial) -> bool:
-    """Tell whether a call of one key and small whole numbers is wrong, which no precision of products rounds."""
-    case = trial.case._replace(lines=WHOLE, call="", direction="forward", sizes=trial.case.sizes | {"S": 1})
-    made = with_case(trial, case)
-    return is_late() if made is None else not _in_float32(made)
+def only_rounds(trial: Trial, unit: float) -> bool:
+    """Tell whether the averages that no precision of products rounds are right, and each weight but for its own.
+
+    A scale, or a decay, that is off by little is as near to right results as coarse products are.
+    """
+    form, short = trial.implementation.form, CASES[0]._replace(sizes={"T": LENGTH, "S": LENGTH})
+    for lines, allowed, of_each in ((EVEN, EXACT, False), (STEPS, 4 * unit, True)):
+        made = with_case(trial, plain_of(form, {}, lines, case=short._replace(dtype=trial.case.dtype)))
+        if made is None:  # it cannot be asked, or there is no time
+            return False
+        wanted, got = (np.asarray(x["out"], np.float64) for x in (made.expected(), made.got))
+        if got.shape != wanted.shape:
+            return False
+        rows = 2 ** np.arange(wanted.shape[-2].bit_length()) - 1  # causal queries that see a power of 2 of keys, too
+        off, size = np.abs(got - wanted), np.abs(wanted) if of_each else np.abs(wanted).max()
+        if not (off <= allowed * size)[..., rows[rows < wanted.shape[-2]], :].all():
+            return False
+    return True
 
 
 def _is_coarse(precision: str, unit: float) -> Callable[[Trial], bool]:
@@ -89,11 +110,12 @@ def _in_float32(trial: Trial) -> bool:
     return not compare(trial.got, wanted, {leaf: Tolerance(1e-5) for leaf in wanted}).verdict.fails
 
 
-WAYS: dict[str, list[tuple[str, str, Callable[[Trial], bool]]]] = {
-    "float64": [("float64 is computed in float32", "", _in_float32)],
+TF32, BF16, IN_FLOAT32 = 2**-11, 2**-8, 2**-21  # roundings
+WAYS: dict[str, list[tuple[str, str, float, Callable[[Trial], bool]]]] = {
+    "float64": [("float64 is computed in float32", "", IN_FLOAT32, _in_float32)],
     "float32": [
-        ("float32 is as coarse as products at tf32 or in float16", "--precision tf32", _is_coarse("tf32", 2**-11)),
-        ("float32 is as coarse as products at bf16", "--precision bf16", _is_coarse("bf16", 2**-8)),
+        ("float32 is as coarse as products at tf32 or in float16", "--precision tf32", TF32, _is_coarse("tf32", TF32)),
+        ("float32 is as coarse as products at bf16", "--precision bf16", BF16, _is_coarse("bf16", BF16)),
     ],
 }
 

@@ -104,6 +104,8 @@ def _may_follow(cause: Cause, first: Cause) -> bool:
         return False
     if first.tried and cause.harm is first.harm and _asked(first) & _asked(cause):
         return False
+    if "--precision" in first.remedy:  # every case was tried, and it clears all of the cause
+        return False
     of_gradients = first.harm is Harm.NUMBERS and all(_case(name).level != FORWARD for name in cause.cases)
     if not (first.tried or re.match(VAGUE, first.name) or PLAINEST.get(first.harm) in first.cases or of_gradients):
         return False
