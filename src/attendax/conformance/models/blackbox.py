@@ -94,9 +94,10 @@ LINES = {  # a word and how many numbers it has: the line, and the same in Engli
     ("first", 1): ("j < {0}", "the first {0}"),
     ("prefix", 1): ("j < {0}", "the first {0}, also those after it"),
     ("blocks", 1): ("i // {0} == j // {0}", "its own block of {0}"),
+    ("blocks", 2): ("(j // {0} <= i // {0}) & (j >= i // {0} * {0} - {1})", "its own block of {0} and {1} before it"),
 }
 AROUND = "what is less than {0} away"  # a window where it looks ahead, too
-WORDS = "causal, all, window:W (W tokens, its own among them), window:LEFT,RIGHT, first:K, prefix:K, blocks:K"
+WORDS = "causal, all, window:W (W tokens, its own among them), window:LEFT,RIGHT, first:K, prefix:K, blocks:K, blocks:K,LEFT"
 Pairs = np.ndarray  # boolean (S, T): which source each position sees
 
 
@@ -117,8 +118,9 @@ class Sees(NamedTuple):
         return any(word in self.words for word in ("first", "prefix", "blocks"))
 
     def extent(self) -> int:
-        """The largest of its numbers."""
-        return max((max(numbers) for _, numbers in _parts(self.words) if numbers), default=0)
+        """The largest of its numbers; of blocks with tokens before them, both together."""
+        of = {"blocks": sum}
+        return max((of.get(word, max)(numbers) for word, numbers in _parts(self.words) if numbers), default=0)
 
     def pairs(self, length: int, layers: int = 1) -> Pairs:
         """Pairs of a token and a position that sees it, directly or by way of others in several layers: (S, T)."""
@@ -157,12 +159,28 @@ def sees(words: str | None, causal: bool | None, window: int | None = None) -> S
             told = "whether a position sees only what is before it"
             raise ValueError(f"check_model: give --causal or --no-causal (in Python causal=True or False): {told}")
         return Sees("causal" if causal else "all", causal)
-    parts = _checked(words)
-    ahead = any(word == "all" or (len(numbers) == 2 and numbers[1]) for word, numbers in parts)
-    behind = any(word in ("causal", "prefix") for word, _ in parts)
-    if causal is not None and (ahead if causal else behind):
+    said = says_causal(words)
+    if None not in (said, causal) and said is not causal:
         raise ValueError(f"check_model: sees got {words!r}, and causal {causal}: leave one of them out")
-    return Sees(words, not ahead if causal is None else causal)
+    if said is None and causal is None and "blocks" in words:
+        told = "whether a position sees what comes after it in its block"
+        raise ValueError(f"check_model: sees got {words!r}: give --causal or --no-causal beside it: {told}")
+    return Sees(words, next((x for x in (said, causal) if x is not None), True))
+
+
+def says_causal(words: str) -> bool | None:
+    """Tell whether words of masks say that a position sees nothing after it; None where they leave it open."""
+    parts = _checked(words)
+    if any(word == "all" or (word == "window" and len(numbers) == 2 and numbers[1]) for word, numbers in parts):
+        return False
+    return True if any(word in ("causal", "prefix") for word, _ in parts) else None
+
+
+def declaration(words: str, causal: bool) -> str:
+    """Write the options that declare it; where words leave it open, whether a position sees what comes after it."""
+    if says_causal(words) is not None or (causal and "blocks" not in words):
+        return f"--sees {words}"
+    return f"--sees {words} --{'' if causal else 'no-'}causal"
 
 
 def _checked(words: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -170,8 +188,8 @@ def _checked(words: str) -> list[tuple[str, tuple[int, ...]]]:
         parts = _parts(words)
     except (ValueError, AttributeError):
         parts = []
-    least = {2: 0}  # of the numbers of a word that has so many; else 1
-    known = ((word, len(numbers)) in LINES and min(numbers, default=1) >= least.get(len(numbers), 1)
+    least = {"window": (0, 0), "blocks": (1, 0)}  # of the two numbers of a word; else 1
+    known = ((word, len(numbers)) in LINES and all(map(int.__ge__, numbers, least[word] if len(numbers) > 1 else (1,)))
              for word, numbers in parts)  # fmt: skip
     if not parts or not all(known):
         raise ValueError(f"check_model: sees got {words!r}, expected {WORDS}, or several joined by +")
@@ -185,6 +203,7 @@ def fitting(seen: Pairs, layers: int, causal: bool) -> str:
     tries = ["causal" if causal else "all", *(f"window:{w}" for w in numbers)]
     tries += [f"prefix:{k}" for k in numbers[1:] if causal] + [f"blocks:{k}" for k in numbers[1:]]
     tries += [f"window:{a},{b}" for a in range(9) for b in range(9) if a != b and not causal]
+    tries += [f"blocks:{k},{left}" for k in numbers[1:] for left in numbers if k + left < length - 2]
     tries += [f"first:{k}+window:{w}" for k in range(1, 9) for w in numbers]
     tries += [f"prefix:{k}+window:{w}" for k in range(2, 9) for w in numbers if causal]
     return next((words for words in tries if np.array_equal(Sees(words, causal).pairs(length, layers), seen)), "")
@@ -221,6 +240,7 @@ class Model:
     lacks: Mapping[str, str]  # traits and laws that it does not offer, and why
     bits: bool  # whether nothing that does not matter may change a bit
     dtype: str = "float32"  # of its results
+    assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what nobody said, and is taken to be so
     process: str = ""  # why it is run in the process that judges; empty where it has one of its own
     # Python that makes the model and runs it, by name; for scripts
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)

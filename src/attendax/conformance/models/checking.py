@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attendax.legible import did_you_mean
@@ -15,7 +15,7 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
 from ..worker.errors import Died, Failed
-from .blackbox import Model, Request, Sees, told
+from .blackbox import Model, Request, Sees, declaration, told
 from .describing import described as described
 from .runner import script
 from .running import AGAIN
@@ -34,6 +34,13 @@ FOLLOW = {  # a law -> those that may fail for no other reason than that it does
 }
 
 
+RESTS = {  # a law -> the facts that its findings rest on, of those that may be taken for granted
+    "future": ("causal",),
+    "past": ("causal",),
+    "window": ("causal", "layers"),
+    "gradient": ("causal", "layers"),
+    "padding": ("mask",),
+}
 HIDDEN = (Verdict.OK, Verdict.SILENT, Verdict.NOT_OFFERED)  # what a narrow dtype may say for want of digits
 OF_TOKENS = ("future", "past", "window", "positions", "padding", "packing")  # laws that say which tokens matter
 UNTOLD = "it cannot be told in "
@@ -66,7 +73,8 @@ def check_model(
             ``init(batch, room)`` gives a cache, ``step(inputs, cache)`` gives (results, cache) and may take
             ``positions``, ``reorder(cache, rows)`` gives a cache; ``sees``, the tokens that a position sees in a layer,
             in the words of masks: "causal", "all", "window:5" (five, its own among them), "window:4,2" (so many before
-            and after), "first:1", "prefix:3" (that all see), "blocks:8", or several, "first:1+window:5"; ``window=5``
+            and after), "first:1", "prefix:3" (that all see), "blocks:8", "blocks:4,8" (its own block of four and eight
+            tokens before it), or several, "first:1+window:5"; ``window=5``
             is ``sees="window:5"``; ``layers``, of attention; ``positions``, "absolute", "rotary", "relative" or "none";
             ``longest``, the most tokens; ``pad``, the token by which it knows padding; ``ways``, keywords that change
             no number: ``{"flash": {"backend": "flash"}}``; ``lacks``, laws and traits; ``claims``, "bits" (no bit
@@ -115,7 +123,7 @@ def _judged(
         usual[law.case.name] = found.usual
     failed = [outcome for outcome in outcomes if outcome.verdict.fails]
     _refuse_undeclared(trial, {outcome.case.law for outcome in failed})
-    return tuple(outcomes), _causes(failed, usual, corrected(model.arrays, model.guessed))
+    return tuple(outcomes), _causes(failed, usual, corrected(model.arrays, model.guessed), model.assumed)
 
 
 def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
@@ -123,13 +131,13 @@ def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
     model = trial.model
     if model.visible.limited or "batch" in failed or not failed & {"future", "past"}:
         return
-    words = fit(trial)
-    if words in ("", "window:1") or not Sees(words, model.causal).limited:
+    words, causal = fit(trial)
+    if words in ("", "window:1") or not Sees(words, causal).limited or (model.causal and not causal):
         return
     layers = f" (through layers: {model.layers})" * (model.layers > 1)
     raise ValueError(
-        f"check_model: {model.name} sees exactly {told(words, model.causal)}{layers}, and {model.sees} is declared: "
-        f'give --sees {words} (in Python sees="{words}"); if that is not meant, it is what is wrong'
+        f"check_model: {model.name} sees exactly {told(words, causal)}{layers}, and {model.sees} is declared: "
+        f'give {declaration(words, causal)} (in Python sees="{words}", causal={causal}); if that is not meant, it is what is wrong'
     )
 
 
@@ -215,10 +223,12 @@ def _asked(trial: Trial, law: Law) -> Found:
     return Found(Finding(verdict, said))
 
 
-def _causes(outcomes: list[Outcome], usual: dict[str, str], guess: str = "") -> tuple[Cause, ...]:
+def _causes(
+    outcomes: list[Outcome], usual: dict[str, str], guess: str, assumed: Mapping[str, str]
+) -> tuple[Cause, ...]:
     """One cause for each law whose faults follow from no other; ``usual`` has usual causes by the name of a case.
 
-    What raises may do so because of a ``guess`` of its arrays.
+    What raises may do so because of a ``guess`` of its arrays; ``assumed`` is what nobody said of the model.
     """
     left, found = outcomes, []
     at_random = any(o.case.name == AGAIN for o in outcomes)  # then nothing that was compared is sure
@@ -233,6 +243,8 @@ def _causes(outcomes: list[Outcome], usual: dict[str, str], guess: str = "") -> 
         broken = all(o.verdict in (Verdict.OBSCURE, Verdict.CRASH, Verdict.TIMEOUT) for o in own)
         harm = Harm.CRASH if broken else Harm.GRADIENTS if law == "gradient" else Harm.NUMBERS
         remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else guess * broken
+        if rests := [what for about, what in assumed.items() if about in RESTS.get(law, ())]:
+            remedy = f"{remedy}{'; ' * bool(remedy)}it was taken for {', and '.join(rests)}"
         name = f"{law}: {first.finding.message.partition(': another token')[0].partition(': row')[0]}"
         found.append(Cause(name, harm, tuple(o.case.name for o in mine), remedy=remedy, script=first.reproduction))
     return tuple(found)

@@ -20,10 +20,10 @@ from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import error_of, path_in_other_process
 from .adapters import offer
-from .blackbox import COUNT, KEYWORDS, Model, Request, Sees, sees
+from .blackbox import COUNT, KEYWORDS, Model, Request, Sees, says_causal, sees
 from .runner import Offer, Runner
 
-WORDS = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
+WORDS = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8, blocks:4,8"
 SETTINGS: dict[str, tuple[Any, str, str]] = {  # of a command, too: the type or the choices, a value, and help
     "inputs": (("tokens", "vectors"), "", "tokens unless a width is given"),
     "vocabulary": (int, "N", "how many tokens there are"),
@@ -119,7 +119,7 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         pad=said.get("pad"), dtype=dtype, bits="bits" in said["claims"],
         lacks={trait: why for trait, why in traits.items() if why} | said["lacks"],
         lines=runner.lines(path) | {"width": str(size)},
-        guessed=() if said.get("arrays") or made.arrays else others(runner.arrays),
+        assumed=said["assumed"], guessed=() if said.get("arrays") or made.arrays else others(runner.arrays),
     )  # fmt: skip
 
 
@@ -128,8 +128,11 @@ def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple
     if not isinstance(causal, bool | None):
         expected = "True (sees only what is before) or False (sees all)"
         raise ValueError(f"check_model: causal got {causal!r}, expected {expected}")
-    declared = said.get("sees"), said.get("window")
-    visible = None if declared == (None, None) else sees(declared[0], causal, declared[1])
+    words, window = said.get("sees"), said.get("window")
+    visible = None
+    if words is not None or window is not None:
+        is_open = causal is None and (words is None or says_causal(words) is None)
+        visible = sees(words, offer(target, None).facts.get("causal") if is_open else causal, window)
     given = {"cache": _cache(said["cache"])} if said.get("cache") else {}
     given |= {"heads": resolve(said["heads"])} if isinstance(said.get("heads"), str) else {}
     made = offer(target, visible.causal if visible else causal)
@@ -138,7 +141,23 @@ def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple
     lacks = lacking(made.facts.get("lacks")) | lacking(said.get("lacks"))
     said = {**made.facts, **said, **given, "lacks": lacks, "claims": claims}
     of_itself = said.pop("causal", None)
-    return made, said, visible or sees(None, of_itself if causal is None else causal)
+    visible = visible or sees(None, of_itself if causal is None else causal)
+    assumed = {} if causal is not None else _of_causal(type(target).__name__, visible, of_itself)
+    if visible.limited and not said.get("layers"):
+        assumed["layers"] = "one layer of attention, as --layers is not given"
+    if made.made is None and "mask" not in said:
+        assumed["mask"] = "a mask that is True at real tokens, as the argument's name says"
+    return made, said | {"assumed": assumed}, visible
+
+
+def _of_causal(name: str, visible: Sees, of_itself: bool | None) -> dict[str, str]:
+    """Say why a model is taken to be causal, or not, where nobody said it."""
+    which = "causal" if visible.causal else "not causal"
+    if visible.limited and says_causal(visible.words) is not None:
+        return {}
+    if of_itself is not None:
+        return {"causal": f"{which}, as its name {name} says"}
+    return {"causal": f"causal, as {visible.words} is read without --no-causal"}
 
 
 def _cache(given: Any) -> tuple[Callable[..., Any], ...]:

@@ -111,6 +111,7 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
     """Offer a model of transformers, which says most of this itself."""
     config, name = model.config, type(model).__name__
     facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
+    facts |= {"layers": count} if (count := getattr(config, "num_hidden_layers", None)) else {}
     known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
     if causal is None and (told := [means for part, means in known.items() if part in name]):
         code = inspect.getsource(inspect.getmodule(type(model)) or type(model))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
-from .blackbox import Model, Request, fitting, told
+from .blackbox import Model, Request, declaration, fitting, told
 from .trial import (
     FAINT,
     FINE,
@@ -327,20 +327,22 @@ def pairs_seen(trial: Trial, chunks: tuple[int, ...] = (), length: int = MEASURE
     return np.any([table.shown > 1, *(table.again(salt=salt).shown > 1 for salt in range(1, TEXTS))], axis=0)
 
 
-def fit(trial: Trial) -> str:
-    """The declaration under which a model sees what it does see; empty where none that is known fits."""
+def fit(trial: Trial) -> tuple[str, bool]:
+    """The words under which a model sees what it does see, and causal beside them; empty where none that is known fits."""
     if trial.fit is None:
-        layers, causal, trial.fit = trial.model.layers, trial.model.causal, ""
+        layers, causal = trial.model.layers, trial.model.causal
+        trial.fit = "", causal
         with contextlib.suppress(Failed, NotImplementedError):  # at that length
             seen = pairs_seen(trial.wide or trial)
-            trial.fit = fitting(seen, layers, causal) or ("" if causal else fitting(seen, layers, True))
+            fits = ((fitting(seen, layers, x), x) for x in (causal, not causal))
+            trial.fit = next((found for found in fits if found[0] not in ("", "all")), trial.fit)
     return trial.fit
 
 
 def _hinted(trial: Trial, found: Found) -> Found:
     """A fault with the declaration that the model would keep, where there is one."""
-    words = fit(trial) if found.verdict in (Verdict.LEAK, Verdict.SILENT) else ""
-    if words in ("", trial.model.sees):
+    words, causal = fit(trial) if found.verdict in (Verdict.LEAK, Verdict.SILENT) else ("", True)
+    if not words or (words, causal) == (trial.model.sees, trial.model.causal):
         return found
-    said = f"; it sees {told(words, trial.model.causal)}: --sees {words}, if that is meant"
+    said = f"; it sees {told(words, causal)}: {declaration(words, causal)}, if that is meant"
     return found._replace(usual=found.usual + said)

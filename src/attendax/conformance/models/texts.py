@@ -3,9 +3,10 @@
 import numpy as np
 
 from ..cases.case import ROBUST
-from .blackbox import COUNT, Request
+from ..judge.verdicts import Verdict
+from .blackbox import COUNT, Request, fitting, told
 from .seen import influence, nothing, something
-from .trial import FINE, SIDES, Found, Places, Trial, ask, first, refuse_faint
+from .trial import FINE, SIDES, Found, Places, Trial, ask, distance, first, refuse_faint
 
 LENGTH = 9
 TRIES = 4  # texts, of which one has to show that order matters
@@ -18,6 +19,8 @@ USUAL = {
     "left": "the mask is not passed on, is taken to be on the right, is one off, stands on the axis of queries, or "
     "leaves rows that see no key at all",
 }
+CHOSEN = "a mask that is left out, or made otherwise, by the size of the batch or by what the others are"
+SIZE_OF = "a scale, a mean or a shape with the size of the batch in it, or a kernel that is chosen by it"
 ANOTHER_ROW = "what another row of the batch is given is used"
 PACKED = "segment ids are not passed on to every layer, or only compared with padding"
 
@@ -32,9 +35,39 @@ def _row_alone(trial: Trial) -> Found:
 
     def of_row(row: int) -> Found:
         places = [((0, t), (row, t)) for t in range(together.tokens.shape[1])]
-        return trial.same(together.row(row), together, said, MIXED, places)
+        found = trial.same(together.row(row), together, said, SIZE_OF, places)
+        return _of_batch(trial, found, said, (together.tokens[row : row + 1], 0), (together.tokens, row))
 
     return first(map(of_row, (0, 3)))
+
+
+def _of_batch(trial: Trial, found: Found, said: str, *asked: tuple[np.ndarray, int]) -> Found:
+    """A fault of batches with its reason: tokens of its own that a row sees in either batch, or those of the others."""
+    if found.verdict is not Verdict.WRONG:
+        return found
+    one, other = (_seen_beside(trial, *batch) for batch in asked)
+    if (one ^ other).any():
+        layers, causal = trial.model.layers, trial.model.causal
+        words = [fitting(seen, layers, causal) or fitting(seen, layers, not causal) for seen in (one, other)]
+        first, second = (told(x, causal) if x else "other tokens" for x in words)
+        message = f"{said}: in one batch a position sees {first}, in another {second}"
+        return found._replace(finding=found.finding._replace(message=message), usual=CHOSEN)
+    (tokens, row), matter = asked[1], Request(asked[1][0])
+    changed = trial.others(tokens)
+    changed[row] = tokens[row]
+    apart = distance(trial.ask(matter)[row], trial.ask(Request(changed))[row])
+    return found._replace(usual=MIXED) if (apart > trial.allowed(trial.ask(matter))[row]).any() else found
+
+
+def _seen_beside(trial: Trial, tokens: np.ndarray, row: int) -> np.ndarray:
+    """Pairs of a token of a row and a position of it that it moves in that batch: (S, T)."""
+    plain, length = trial.ask(Request(tokens)), tokens.shape[1]
+    allowed, seen = trial.allowed(plain)[row], np.zeros((length, length), bool)
+    for source, salt in np.ndindex(length, 2):
+        changed = tokens.copy()
+        changed[row, source] = trial.others(tokens, salt=salt)[row, source]
+        seen[source] |= distance(plain[row], trial.ask(Request(changed))[row]) > allowed
+    return seen
 
 
 @ask("batch: other neighbours", "a row is the same whatever the others are", "batch")
@@ -42,8 +75,9 @@ def _neighbours(trial: Trial) -> Found:
     tokens = _batch(trial)
     changed = trial.others(tokens)
     changed[1] = tokens[1]
-    row = np.broadcast_to(np.arange(4)[:, None] == 1, tokens.shape)
-    return trial.same(Request(tokens), Request(changed), "a row depends on its neighbours", MIXED, row)
+    row, said = np.broadcast_to(np.arange(4)[:, None] == 1, tokens.shape), "a row depends on its neighbours"
+    found = trial.same(Request(tokens), Request(changed), said, MIXED, row)
+    return _of_batch(trial, found, said, (tokens, 1), (changed, 1))
 
 
 @ask("batch: permuted", "rows in another order give results in that order", "batch")
@@ -51,7 +85,8 @@ def _permuted(trial: Trial) -> Found:
     tokens, order = _batch(trial), [2, 0, 3, 1]
     places = [((order[b], t), (b, t)) for b, t in np.ndindex(*tokens.shape)]
     said = "rows in another order give other results"
-    return trial.same(Request(tokens), Request(tokens[order]), said, MIXED, places)
+    found = trial.same(Request(tokens), Request(tokens[order]), said, MIXED, places)
+    return _of_batch(trial, found, said, (tokens, order[0]), (tokens[order], 0))
 
 
 def _swapped(tokens: np.ndarray, one: int = 1, other: int = 4) -> np.ndarray:

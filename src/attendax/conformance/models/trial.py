@@ -102,7 +102,7 @@ class Trial:
     def __init__(self, model: Model, seed: int, way: str = "") -> None:
         self.model, self.seed, self.way = model, seed, way
         self.dtype = "float32" if way else model.dtype  # a copy in float64 may compute parts in float32
-        self.fit: str | None = None  # what the model sees, once that was measured
+        self.fit: tuple[str, bool] | None = None  # what the model sees, and if causal, once that was measured
         self.wrote: list[str] = []  # the arrays of its caller that it wrote to in any call
         self._answers: dict[tuple[object, ...], np.ndarray] = {}
         self.rounding = self._rounding()

@@ -1,0 +1,71 @@
+"""`check_model` of models whose results are bfloat16 or float16: what such a dtype shows, and what it cannot show."""
+
+import numpy as np
+import pytest
+
+from attendax.conformance import check_model
+from test_sees import EMBEDDING, SAID, attention
+
+
+def narrow_model(rule, dtype="bfloat16", layers=1):
+    """All parts rounded to a narrow dtype, which is that of its results."""
+    import ml_dtypes
+
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+    def model(tokens, positions=None):
+        x = EMBEDDING[tokens]
+        for _ in range(layers):
+            x = attention(x, rule).astype(kind).astype(np.float32)
+        return x.astype(kind)
+
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("rule", "causal"), [("j <= i", True), ("j >= 0", False)])
+def test_a_sound_model_of_a_narrow_dtype_is_not_accused(rule, causal, dtype):
+    report = check_model(narrow_model(rule, dtype, 3), causal=causal, **SAID)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+    assert report.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("rule", "causal", "words"),
+    [
+        ("(j <= i) & (j != i - 3)", True, "past: not all that comes before matters"),
+        ("j <= i", False, "past: not every token matters"),
+        ("j >= 0", True, "future: every position sees all that comes after"),
+        ("j <= i + 1", True, "future: positions see 1 ahead"),
+    ],
+)
+def test_a_broken_model_of_a_narrow_dtype_is_found(rule, causal, words):
+    report = check_model(narrow_model(rule), causal=causal, only=["future", "past"], **SAID)
+    assert [cause.name for cause in report.causes] == [words]
+
+
+def test_positions_that_are_ignored_are_found_in_a_narrow_dtype():
+    report = check_model(narrow_model("j >= 0"), causal=False, **SAID | {"positions": "absolute"})
+    assert [cause.name for cause in report.causes] == [
+        "positions: positions in another order change nothing: they are ignored"
+    ]
+    untold = [o.finding.message for o in report.cases if o.case.name == "positions: order"]
+    assert untold[0].startswith("no token moves another position by more than")
+
+
+@pytest.mark.parametrize("encoder", [True, False])
+def test_a_module_in_bfloat16_is_judged_in_float64_where_its_results_show_nothing(encoder):
+    """At the sizes of weights at which models begin, a token moves others by less than a bit of bfloat16."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50)
+    kind, config = ("BertModel", "BertConfig") if encoder else ("LlamaForCausalLM", "LlamaConfig")
+    model = getattr(transformers, kind)(getattr(transformers, config)(**sizes)).to(torch.bfloat16)
+    said = {"causal": not encoder, "positions": "absolute" if encoder else "rotary"}
+    report = check_model(model, only=["future", "past", "positions: order"], seed=1, **said)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+    assert not [o for o in report.cases if "cannot be told" in o.finding.message]
+    assert report.dtype == "bfloat16"
+    if encoder:
+        blind = check_model(model, causal=True, only=["future", "past"], seed=1)
+        assert blind.causes[0].name.startswith("future: every position sees all")
