@@ -97,7 +97,7 @@ LINES = {  # a word and how many numbers it has: the line, and the same in Engli
     ("blocks", 2): ("(j // {0} <= i // {0}) & (j >= i // {0} * {0} - {1})", "its own block of {0} and {1} before it"),
 }
 AROUND = "what is less than {0} away"  # a window where it looks ahead, too
-WORDS = "causal, all, window:W (W tokens, its own among them), window:LEFT,RIGHT, first:K, prefix:K, blocks:K, blocks:K,LEFT"
+WORDS = "causal, all, window:W (W tokens, its own among them), window:LEFT,RIGHT, first:K, prefix:K, blocks:K or K,LEFT"
 Pairs = np.ndarray  # boolean (S, T): which source each position sees
 
 

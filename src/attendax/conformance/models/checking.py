@@ -137,7 +137,8 @@ def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
     layers = f" (through layers: {model.layers})" * (model.layers > 1)
     raise ValueError(
         f"check_model: {model.name} sees exactly {told(words, causal)}{layers}, and {model.sees} is declared: "
-        f'give {declaration(words, causal)} (in Python sees="{words}", causal={causal}); if that is not meant, it is what is wrong'
+        f'give {declaration(words, causal)} (in Python sees="{words}", causal={causal}); '
+        "if that is not meant, it is what is wrong"
     )
 
 

@@ -328,7 +328,7 @@ def pairs_seen(trial: Trial, chunks: tuple[int, ...] = (), length: int = MEASURE
 
 
 def fit(trial: Trial) -> tuple[str, bool]:
-    """The words under which a model sees what it does see, and causal beside them; empty where none that is known fits."""
+    """The words under which a model sees what it does see, and causal beside them; empty words where none fit."""
     if trial.fit is None:
         layers, causal = trial.model.layers, trial.model.causal
         trial.fit = "", causal
