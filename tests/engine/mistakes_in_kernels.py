@@ -53,8 +53,8 @@ MERGING = (
         ),
         (
             "the largest score moves by half",
-            "at_most_zero(primals[0]), tangents[0]",
-            "jax.jvp(lambda x: jnp.minimum(x, 0), primals, tangents)",
+            "x - lax.stop_gradient(jnp.maximum(x, 0))",
+            "jnp.minimum(x, 0)",
             "second order",
             "small",
         ),
@@ -395,9 +395,18 @@ NUMERICS = in_file(
     "kernels/numerics.py",
     ("no fusion barrier", "if not is_compiled():", "if True:", "losses", "as users do"),
     (
+        "finite cuts the gradient",
+        "_finite_p.bind(x, w",
+        "_finite_p.bind(lax.stop_gradient(x), w",
+        "second order",
+        "few keys",
+    ),
+) + in_file(
+    "kernels/rules.py",
+    (
         "product with the wrong tangent",
-        "of_tangents(dleft, finite_straight_through(right)",
-        "of_tangents(dleft, 2 * finite_straight_through(right)",
+        "times(dleft, finite_straight_through(right)",
+        "times(dleft, 2 * finite_straight_through(right)",
         "jvp of jvp",
         "open",
     ),
@@ -408,19 +417,18 @@ NUMERICS = in_file(
         "jvp of jvp",
         "open",
     ),
-    (
-        "finite cuts the gradient",
-        "_finite_p.bind(x, w",
-        "_finite_p.bind(lax.stop_gradient(x), w",
-        "second order",
-        "few keys",
-    ),
 )
 
 MODIFIED = [
     *in_file(
         "kernels/score_modifiers.py",
-        ("bias without its tangent", "tangents[0] + tangents[1]", "tangents[0]", "gradient", "bias"),
+        (
+            "bias without its tangent",
+            "total = scores + bias",
+            "total = scores + lax.stop_gradient(bias)",
+            "gradient",
+            "bias",
+        ),
     ),
     *in_file(
         "kernels/dropout.py",

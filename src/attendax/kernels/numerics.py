@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.custom_derivatives import SymbolicZero
 from jax.experimental import jet
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
@@ -180,38 +179,6 @@ def sums_of_products(one: Array, other: Array) -> Array:
     As a product of rows: where an axis is 1, XLA's CPU compiler takes up to 26 times as long for ``sum(one * other)``.
     """
     return jnp.einsum("...d,...d->...", one, other, precision=lax.Precision.HIGHEST)[..., None]
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def product(
-    left: Array,
-    right: Array,
-    transpose_right: bool,
-    flat: bool = True,
-    precision: lax.Precision = lax.Precision.HIGHEST,
-) -> Array:
-    """``times``; in its derivative what is not finite counts as 0: there only 0 or NaN meet it."""
-    return times(left, right, transpose_right=transpose_right, flat=flat, precision=precision)
-
-
-def _product_jvp(
-    transpose_right: bool,
-    flat: bool,
-    precision: lax.Precision,
-    primals: tuple[Array, Array],
-    tangents: tuple[Array | SymbolicZero, Array | SymbolicZero],
-) -> tuple[Array, Any]:
-    (left, right), (dleft, dright) = primals, tangents
-    of_tangents = functools.partial(times, transpose_right=transpose_right, flat=flat, precision=precision)
-    terms = []
-    if not isinstance(dleft, SymbolicZero):
-        terms.append(of_tangents(dleft, finite_straight_through(right)))
-    if not isinstance(dright, SymbolicZero):
-        terms.append(of_tangents(finite_straight_through(left), dright))
-    return product(left, right, transpose_right, flat, precision), sum(terms[1:], terms[0])
-
-
-product.defjvp(_product_jvp, symbolic_zeros=True)
 
 
 # Tests of numbers. Each is a sum: a sum keeps NaN, and the compiler makes one kernel of it and of the products that are

@@ -8,12 +8,12 @@ scores of 1e30 their sum would lose the second. A row without any key has the ma
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from .numerics import sums_of_products
 from .operands import Results
+from .rules import with_rule
 
 
 def max_or_zero(row_max: Array) -> Array:
@@ -26,18 +26,12 @@ def sum_or_one(row_sum: Array) -> Array:
     return jnp.where(row_sum == 0, 1, row_sum)
 
 
-@jax.custom_jvp
 def at_most_zero(x: Array) -> Array:
     """Scores less their maximum. By another product than that of the maximum they may be above 0, by a rounding (L7).
 
     The derivative is that of the identity. That of a minimum would halve the tangent of the largest score, at 0.
     """
-    return jnp.minimum(x, 0)
-
-
-@at_most_zero.defjvp
-def _at_most_zero_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return at_most_zero(primals[0]), tangents[0]
+    return x - lax.stop_gradient(jnp.maximum(x, 0))
 
 
 def exp_scores(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array, Array]:
@@ -52,22 +46,30 @@ def exp_scores(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array,
     return exps, row_max, exps.sum(-1, keepdims=True)
 
 
-@jax.custom_jvp
-def parts_of_softmax(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array]:
+def parts_of_softmax(scores: Array, marks: Array | None = None) -> tuple[Array, Array]:
     """The weights of whole rows of scores as a product: ``exp(s - row_max)``, and a factor for each row.
 
     0 for a row without any key. To derivatives the factor is a constant, and the first part has the derivative of the
     weights ``p (ds - Σ p ds)``, the difference first: what is common to a row leaves no rounding (L8).
     """
+    exps, factor = _parts(*(x for x in (scores, marks) if x is not None))
+    return exps, factor
+
+
+def _parts_of(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array]:
     exps, _, row_sum = exp_scores(scores, marks)
     return exps, 1 / sum_or_one(row_sum)
 
 
-@parts_of_softmax.defjvp
-def _parts_of_softmax_jvp(primals: tuple[Array, Array | float], tangents: tuple[Array, Array]) -> tuple:
-    exps, factor = parts_of_softmax(*primals)
+def _tangents_of_parts(arrays: Sequence[Array], tangents: Sequence[Array | None]) -> tuple[Array, Array]:
+    exps, factor = _parts(*arrays)
     ds = tangents[0]
-    return (exps, factor), (exps * (ds - factor * sums_of_products(exps, ds)), jnp.zeros_like(factor))
+    if ds is None:  # the marks alone have a tangent
+        return jnp.zeros_like(exps), jnp.zeros_like(factor)
+    return exps * (ds - factor * sums_of_products(exps, ds)), jnp.zeros_like(factor)
+
+
+_parts = with_rule("parts_of_softmax", _parts_of, _tangents_of_parts)
 
 
 def parts_of_weights(scores: Array, row_max: Array, row_sum: Array) -> tuple[Array, Array]:

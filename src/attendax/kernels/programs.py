@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
@@ -29,10 +29,16 @@ Known = Any  # the ``Results`` of a body, or None where it needs none
 def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
     """``function(*arrays)`` behind a fusion barrier, on a CPU: it is the CPU's compiler that fuses what it must not.
 
-    A call across devices has its barriers inside, where it multiplies.
+    A call across devices has its barriers inside, where it multiplies. XLA does not know the numbers of any array: it
+    moves constants across a border, and would reduce a mask that is one while it compiles, for up to a minute.
     """
-    shielded = plan.platform == "cpu" and not plan.axis and not BACKENDS[plan.backend].opaque
-    return fusion_barrier(function, *arrays) if shielded else function(*arrays)
+    if not plan.axis and BACKENDS[plan.backend].opaque:
+        return function(*arrays)
+
+    def run(*arrays: Array) -> Any:
+        return function(*map(lax.optimization_barrier, arrays))
+
+    return fusion_barrier(run, *arrays) if plan.platform == "cpu" and not plan.axis else run(*arrays)
 
 
 def forward_shapes(*leaves: Array, tree: PyTreeDef, plan: Plan, **_: Any) -> list[Any]:

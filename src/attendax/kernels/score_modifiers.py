@@ -6,9 +6,8 @@ Every modifier is a function of scores (..., N, T, S) and of the positions (n, i
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from attendax import checks
 from attendax.scores import ScoreModifier
@@ -77,14 +76,10 @@ def modify(score_mod: ScoreModifier, scores: Array, positions: tuple[Array, ...]
     return FORWARD[score_mod.kind](scores, positions, *arrays, *score_mod.arrays[1:], *score_mod.settings)
 
 
-@jax.custom_jvp
 def add_bias(scores: Array, bias: Array) -> Array:
-    """Add the bias; a sum beyond the range of the dtype stays at its end (L7)."""
+    """Add the bias; a sum beyond the range of the dtype stays at its end (L7), with the derivative of the sum."""
     total = scores + bias
     overflow = jnp.isinf(total) & jnp.isfinite(scores) & jnp.isfinite(bias)
-    return jnp.where(overflow, jnp.copysign(jnp.finfo(total.dtype).max, total), total)
-
-
-@add_bias.defjvp
-def _add_bias_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    return add_bias(*primals), tangents[0] + tangents[1]
+    end = jnp.copysign(jnp.finfo(total.dtype).max, lax.stop_gradient(total))
+    nothing = (scores - lax.stop_gradient(scores)) + (bias - lax.stop_gradient(bias))  # 0, and its derivative
+    return jnp.where(overflow, end + nothing, total)

@@ -19,6 +19,7 @@ from attendax.scores import ScoreModifier
 from .numerics import repeated, vary_alike
 from .online_softmax import log_sum_exp, max_or_zero, sum_or_one
 from .operands import Results
+from .rules import with_rule
 
 
 def with_sinks(results: Results, score_mod: ScoreModifier | None) -> Results:
@@ -47,8 +48,7 @@ def _with_sink(results: Results, logits: Array) -> Results:
     return Results(_times(results.out, share), common_max, row_sum, lse)
 
 
-@jax.custom_jvp
-def _merge_with_sink(lse: Array, logits: Array, row_max: Array, row_sum: Array) -> tuple[Array, ...]:
+def _merged(lse: Array, logits: Array, row_max: Array, row_sum: Array) -> tuple[Array, ...]:
     """The shares of the keys and of the sink; lse and row sum of both, the sum above the larger of the two maxima.
 
     Values use row_max and row_sum, which are more precise than lse. Derivatives go through lse.
@@ -60,14 +60,16 @@ def _merge_with_sink(lse: Array, logits: Array, row_max: Array, row_sum: Array) 
     return of_keys / sum_or_one(both), of_sink / sum_or_one(both), log_sum_exp(common_max, both), both
 
 
-@_merge_with_sink.defjvp
-def _merge_with_sink_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Any, Any]:
+def _tangents_of_merged(arrays: Sequence[Array], tangents: Sequence[Array | None]) -> tuple[Array, ...]:
     """``σ' = σ (1 - σ)``; the tangent of lse is the sum of both tangents, each times its share."""
-    of_keys, of_sink, lse, row_sum = _merge_with_sink(*primals)
-    dlse, dlogits = tangents[:2]
+    of_keys, of_sink, _, row_sum = _merge_with_sink(*arrays)
+    dlse, dlogits = (jnp.zeros_like(of_keys) if t is None else t for t in tangents[:2])
     dshare = _times(_times(of_keys, of_sink), dlse) - _times(_times(of_keys, of_sink), dlogits)
     dboth = _times(of_keys, dlse) + _times(of_sink, dlogits)
-    return (of_keys, of_sink, lse, row_sum), (dshare, -dshare, dboth, _times(row_sum, dboth))
+    return dshare, -dshare, dboth, _times(row_sum, dboth)
+
+
+_merge_with_sink = with_rule("attention_sink", _merged, _tangents_of_merged)
 
 
 def _times(one: Array, other: Array) -> Array:

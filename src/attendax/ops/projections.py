@@ -31,8 +31,9 @@ from jax.interpreters.mlir import LoweringRuleContext
 
 from attendax.kernels.backends import ACCELERATORS, devices_of
 from attendax.kernels.native.library import library
-from attendax.kernels.numerics import finite_straight_through, fusion_barrier, is_compiled, product, vary_alike
+from attendax.kernels.numerics import finite_straight_through, fusion_barrier, is_compiled, vary_alike
 from attendax.kernels.primitives import OrUnknown, OrZero
+from attendax.kernels.rules import product
 from attendax.kernels.watching import checked_by, without_jet
 
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax import checks
-from attendax.kernels.numerics import fusion_barrier, product, row_sums, times
+from attendax.kernels.numerics import fusion_barrier, row_sums, times
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.kernels.rules import product
 from attendax.masks import ArrayLike, Mask
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attendax import ops
-from attendax.kernels.numerics import product
+from attendax.kernels.rules import product
 from attendax.ops.projections import project
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -79,7 +79,7 @@ def test_a_derivative_of_a_batch():
 
 @pytest.mark.parametrize(("in_x", "in_W"), [*itertools.product([0, np.nan, np.inf], repeat=2)])
 def test_what_is_not_finite_counts_as_zero_where_asked(in_x, in_W):
-    """As in ``numerics.product``, in the first derivative and in the second, with a batch, with jit and without."""
+    """As in ``rules.product``, in the first derivative and in the second, with a batch, with jit and without."""
     x, W = arrays((2, 5, 3), (3, 4))
     x, W = x.at[0, 1, 2].set(in_x), W.at[1, 3].set(in_W)
     dx, dW = arrays(x.shape, W.shape, seed=1)

@@ -22,13 +22,13 @@ from ..numerics import (
     in_memory,
     mark_of_rows,
     of_one_shape,
-    product,
     replace_nonfinite,
     sums_of_products,
     times,
 )
 from ..online_softmax import at_most_zero, exp_scores, parts_of_softmax, parts_of_weights
 from ..operands import KEY, QUERY, REST, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
+from ..rules import product
 from ..score_modifiers import add_bias, modify
 from .tiles import Tile, allowed_pairs
 
