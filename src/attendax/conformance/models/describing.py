@@ -205,6 +205,7 @@ def _traits(
         "places of tokens": (free and not visible.moves, FROM_THE_FIRST if visible.moves else ABSOLUTE),
         "beginnings": (visible.causal and not long_prefix, "a position sees what comes after it"),
         "vectors": (inputs == "vectors", "inputs are tokens"),
+        "packed by positions": (given and "segment_ids" not in accepts, "texts are told apart by segment_ids"),
         "segment_ids": ("segment_ids" in accepts, "no argument segment_ids"),
         "given positions": (given, "no argument positions"),
         "relative": (positions in ("rotary", "relative"), "positions are not said to be rotary or relative"),

@@ -1,17 +1,24 @@
 """Laws of texts: rows of a batch, order, padding and other texts in a row matter as far as they should, no further."""
 
+import contextlib
+from typing import Any
+
 import numpy as np
 
 from ..cases.case import ROBUST
 from ..judge.verdicts import Verdict
-from .blackbox import COUNT, Request, fitting, told
-from .seen import influence, nothing, something
-from .trial import FINE, SIDES, Found, Places, Trial, ask, distance, first, refuse_faint
+from ..worker.errors import Failed
+from .blackbox import COUNT, Model, Request, fitting, told
+from .seen import Influence, influence, nothing, something
+from .trial import FINE, SIDES, SPACING, Found, Places, Trial, ask, distance, first, refuse_faint
 
 LENGTH = 9
 TRIES = 4  # texts, of which one has to show that order matters
 REAL = (9, 5, 1, 7)  # tokens of each text, of 9
-PACKINGS = (5, 3, 4), (4, 3, 5)  # tokens of the texts that are packed into each row
+PACKINGS, SHORTER = ((5, 3, 4), (4, 3, 5)), ((5, 3), (4, 3))  # tokens of the texts that are packed into each row
+NEAR, MIDDLE, FAR = 11, 300, 4001  # places from which a text is counted
+BEYOND, STEP = 1000, 37  # further places
+ANGLES = 100  # times the spacing of angles in float32: products of places and frequencies are rounded
 MIXED = "a norm over the batch, a reshape that mixes rows and heads, axes that are swapped, or a softmax over the batch"
 USUAL = {
     "right": "the mask is not passed on, is inverted (True means drop elsewhere), or one off, or stands on the axis of "
@@ -22,6 +29,10 @@ USUAL = {
 CHOSEN = "a mask that is left out, or made otherwise, by the size of the batch or by what the others are"
 SIZE_OF = "a scale, a mean or a shape with the size of the batch in it, or a kernel that is chosen by it"
 ANOTHER_ROW = "what another row of the batch is given is used"
+UNTURNED = "the rotation of queries and keys differs, values are rotated, or it is added where it should turn"
+DIGITS = "angles or positions are computed in bfloat16 or float16: compute both in float32, and round cosines and sines"
+REPLACED = "the mask of texts is left out, or replaced, where there is one of padding; the two have to be combined"
+BY_POSITIONS = "positions that begin anew are looked at only where no mask is given: give none, or one of each text"
 PACKED = "segment ids are not passed on to every layer, or only compared with padding"
 
 
@@ -147,13 +158,58 @@ def _given(trial: Trial) -> Found:
     return trial.same(Request(tokens), Request(tokens, counted(2)), said, usual)
 
 
-@ask("positions: shifted", "positions from k on give the same", "given positions", "relative")
-def _shifted(trial: Trial) -> Found:
+def _starts(model: Model) -> dict[str, Any]:
+    """Places from which texts are counted, near and far, as far as the model knows such."""
+    room = (model.longest or FAR + LENGTH) - LENGTH
+    found = {"shifted": min(NEAR, room), "shifted far": min(FAR, room)}
+    return {name: {"start": start} for name, start in found.items() if name == "shifted" or start > NEAR}
+
+
+@ask("positions: {}", "positions from k on give the same", "given positions", "relative", of=_starts)
+def _shifted(trial: Trial, start: int) -> Found:
     tokens = trial.texts(2, LENGTH)
-    one, other = Request(tokens, counted(2)), Request(tokens, counted(2, start=11))
-    said = "positions that begin at 11 give other results"
-    usual = "the rotation of queries and keys differs, values are rotated, or it is added where it should turn"
-    return trial.same(one, other, said, usual, slack=8)
+    one, other = Request(tokens, counted(2)), Request(tokens, counted(2, start=start))
+    said, far = f"positions that begin at {start:,} give other results", start > NEAR
+    if far:
+        with contextlib.suppress(Failed):
+            trial.ask(one)
+            _refuse_ends(trial, other, start)
+    of_angles = ANGLES * start * SPACING["float32"]
+    found = trial.same(one, other, said, UNTURNED, slack=max(8, of_angles / trial.rounding) if trial.rounding else 1)
+    return _of_digits(trial, found, one) if found.verdict is Verdict.WRONG else found
+
+
+def _refuse_ends(trial: Trial, other: Request, start: int) -> None:
+    """Say that a model knows no positions so far: it raises, or gives all of them the same."""
+    further = other._replace(options=counted(2, start=start + BEYOND))
+    try:
+        here, there = trial.ask(other), trial.ask(further)
+    except Failed as error:
+        raise NotImplementedError(f"positions from {start:,} on: {error}; --longest says how many there are") from error
+    if np.isnan(here).any() or np.array_equal(here, there):
+        raise NotImplementedError(f"its positions end before {start:,}; --longest says how many there are")
+
+
+def _of_digits(trial: Trial, found: Found, one: Request) -> Found:
+    """A fault of shifted positions with its reason: it grows with the shift, and not evenly, where digits are lost."""
+    plain = trial.ask(one)
+
+    def off(here: int, beside: np.ndarray) -> float:
+        apart = distance(beside, trial.ask(Request(one.tokens, counted(2, start=here))))
+        return float((apart / np.abs(plain).max(-1)).max())
+
+    last = max(x["start"] for x in _starts(trial.model).values())
+    starts = [*(x for x in (NEAR, MIDDLE) if x < last), last]
+    try:
+        offs = {here: off(here, plain) for here in starts}
+        jumps = off(last - STEP, trial.ask(Request(one.tokens, counted(2, start=last))))
+    except Failed:
+        return found
+    if offs[last] < 4 * offs[starts[0]] or jumps < offs[last] / 5:
+        return found
+    parts = [f"{x:.1g} from {here:,} on" for here, x in offs.items()]
+    message = f"positions lose digits: results are off by {', '.join(parts)}"
+    return found._replace(finding=found.finding._replace(message=message), usual=DIGITS)
 
 
 @ask("positions: not ignored", "positions in another order matter", "given positions", "order")
@@ -239,31 +295,75 @@ def _none(trial: Trial) -> Found:
     return trial.same(Request(tokens), given, "a mask without padding changes results", usual)
 
 
-def _of_rows(trial: Trial, *counts: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """The keywords of rows (B, T) of several texts each, of so many tokens."""
-    found = {"segment_ids": np.array([np.repeat(np.arange(1, 1 + len(row)), row) for row in counts], np.int32)}
-    if "positions" in trial.model.accepts:
-        found["positions"] = np.array([np.concatenate([np.arange(n) for n in row]) for row in counts], np.int32)
+def _ids(counts: tuple[tuple[int, ...], ...]) -> np.ndarray:
+    """The text of each token in rows of several texts, from 1 on; 0 is padding at the end."""
+    found = np.zeros((len(counts), sum(PACKINGS[0])), np.int32)
+    for row, x in zip(found, counts, strict=True):
+        row[: sum(x)] = np.repeat(np.arange(1, 1 + len(x)), x)
     return found
 
 
+def _of_rows(trial: Trial, *counts: tuple[int, ...], marked: bool = False) -> dict[str, np.ndarray]:
+    """The keywords of rows (B, T) of several texts each, of so many tokens; and of padding, where it is ``marked``."""
+    ids, found = _ids(counts), {}
+    if "segment_ids" in trial.model.accepts:
+        found["segment_ids"] = ids
+    if "positions" in trial.model.accepts:
+        parts = [[np.arange(n) for n in (*row, ids.shape[1] - sum(row))] for row in counts]
+        found["positions"] = np.array([np.concatenate(row) for row in parts], np.int32)
+    return found | (trial.model.marked(ids > 0) if marked else {})
+
+
+MARKED = {
+    "with a mask": {"marked": True, "counts": PACKINGS},
+    "padding at the end": {"marked": True, "counts": SHORTER},
+}
+
+
+@ask("packing: other texts, {}", "the same, {}", "segment_ids", "right padding", of=MARKED)
 @ask("packing: other texts", "a change in one text changes nothing in another", "segment_ids")
-def _others(trial: Trial) -> Found:
+def _others(trial: Trial, marked: bool = False, counts: tuple[tuple[int, ...], ...] = PACKINGS) -> Found:
+    table, elsewhere = _of_packed(trial, _of_rows(trial, *counts[:1], marked=marked))
+    said, usual = "a text sees its neighbour in the row", PACKED
+    if marked and not nothing(trial, *_of_packed(trial, _of_rows(trial, PACKINGS[0])), said, usual).verdict.fails:
+        said, usual = f"{said}, once a mask is given", REPLACED
+    return nothing(trial, table, elsewhere, said, usual)
+
+
+def _of_packed(trial: Trial, options: dict[str, np.ndarray]) -> tuple[Influence, np.ndarray]:
+    """Change each token of a packed row; and the pairs of a token of one text and a position of another."""
+    ids = _ids(PACKINGS[:1]) if "segment_ids" not in options else options["segment_ids"]
+    real = np.flatnonzero(ids[0])
+    return influence(trial, ids.shape[1], sources=real, options=options), (ids[0][real, None] != ids) & (ids > 0)
+
+
+@ask("packing: by positions, {}", "texts that positions keep apart are kept apart, {}", "given positions",
+     "packed by positions", "right padding", of={"with a mask": {}})  # fmt: skip
+def _by_positions(trial: Trial) -> Found:
+    """Ask it of a model that keeps texts apart whose positions begin anew, without a mask."""
     options = _of_rows(trial, PACKINGS[0])
-    ids = options["segment_ids"][0]
-    table = influence(trial, len(ids), options=options)
-    return nothing(trial, table, ids[:, None] != ids, "a text sees its neighbour in the row", PACKED)
+    said = "texts that positions keep apart see each other, once a mask is given"
+    if nothing(trial, *_of_packed(trial, options), said, "").verdict.fails:
+        raise NotImplementedError("positions that begin anew do not keep texts apart")
+    beside = _of_packed(trial, _of_rows(trial, PACKINGS[0], marked=True))
+    return nothing(trial, *beside, said, BY_POSITIONS)
 
 
+@ask("packing: alone, {}", "the same, {}", "segment_ids", "places of tokens", "right padding", of=MARKED)
 @ask("packing: alone", "each text in a row equals itself alone", "segment_ids", "places of tokens")
-def _packed(trial: Trial) -> Found:
-    tokens, usual = trial.texts(2, sum(PACKINGS[0])), "positions go on from the text before; they have to begin anew"
-    packed = Request(tokens, _of_rows(trial, *PACKINGS))
+def _packed(trial: Trial, marked: bool = False, counts: tuple[tuple[int, ...], ...] = PACKINGS) -> Found:
+    options = _of_rows(trial, *counts, marked=marked)
+    usual = "positions go on from the text before; they have to begin anew"
+    tokens = trial.texts(2, sum(PACKINGS[0]))
+    if marked and trial.model.pad is not None:
+        tokens = np.where(options["segment_ids"] > 0, tokens, trial.model.pad).astype(np.int32)
+    packed = Request(tokens, options)
 
     def of_text(row: int, start: int, count: int) -> Found:
-        one = Request(tokens[row : row + 1, start : start + count])
+        alone = trial.model.marked(np.ones((1, count), bool)) if marked else {}
+        one = Request(tokens[row : row + 1, start : start + count], alone)
         places = [((0, t), (row, start + t)) for t in range(count)]
         said = f"a text that begins at {start} of its row differs from itself alone"
         return _same_in_a_row(trial, one, packed, said, usual, places)
 
-    return first(of_text(row, sum(x[:k]), x[k]) for row, x in enumerate(PACKINGS) for k in range(len(x)))
+    return first(of_text(row, sum(x[:k]), x[k]) for row, x in enumerate(counts) for k in range(len(x)))
