@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import knows_keywords
-from attendax.kernels.call import as_asked, checked_call, with_traced
+from attendax.kernels.call import Call, as_asked, checked_call, with_arrays, with_traced
 from attendax.kernels.derivatives import attend
 from attendax.kernels.online_softmax import max_or_zero
 from attendax.kernels.operands import takes_arrays, wide_dtype
@@ -86,7 +86,7 @@ def attention(
     if DIVISION.value is not None or any(jax.typeof(x).sharding.mesh.explicit_axes for x in (query, key)):
         results = attend_by_types(call, query, key)
     else:
-        results = attend(with_traced(call.operands), call.plan)
+        results = attend(*with_arrays(Call(with_traced(call.operands), call.plan)))
     return as_asked(results, query, value, return_lse, score_mod)
 
 

@@ -14,9 +14,11 @@ from attendax.scores import ScoreModifier
 from . import dropout
 from .backends import BACKENDS, default
 from .derivatives import attend
-from .functions import trace_mask, trace_modifier
+from .functions import evaluated, has_function, trace_mask, trace_modifier
 from .operands import Operands, Plan, Results, widen
 from .sinks import with_sinks
+
+FEW = 8  # queries
 
 
 class Call(NamedTuple):
@@ -62,7 +64,7 @@ def checked_call(
     plan = dataclasses.replace(plan, needs_lse=return_lse or plan.needs_lse)
     if implementation:
         BACKENDS[implementation].refuse(function, operands, plan)
-    return Call(with_traced(operands) if traced else operands, plan)
+    return with_arrays(Call(with_traced(operands), plan)) if traced else Call(operands, plan)
 
 
 def _is_scalar(scale: object) -> bool:
@@ -138,6 +140,19 @@ def with_traced(operands: Operands) -> Operands:
     mask = None if mask is None else trace_mask(mask, *shape[-2:])
     score_mod = None if score_mod is None else trace_modifier(score_mod, shape, operands.compute_dtype())
     return operands._replace(mask=mask, score_mod=score_mod)
+
+
+def with_arrays(call: Call) -> Call:
+    """The call; if its queries are few and it runs in the kernel of C++, which takes no function, its mask is an array.
+
+    Of few queries such an array is smaller than the keys of a head.
+    """
+    operands, plan = call
+    few = not is_symbolic(*operands[:2]) and operands.query.shape[-2] <= FEW
+    if not few or plan.backend != "native" or not has_function(operands.mask) or has_function(operands.score_mod):
+        return call
+    sizes = operands.query.ndim, operands.query.shape[-2], operands.key.shape[-2]
+    return Call(operands._replace(mask=evaluated(operands.mask, *sizes)), plan)
 
 
 def results_of(

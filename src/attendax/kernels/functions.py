@@ -8,6 +8,7 @@ left. Functions with equal computations are equal: they share a compiled program
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -58,6 +59,20 @@ def trace_mask(mask: Mask, T: int, S: int) -> Any:
         return _trace(part, _on_tile, _positions(1, 1), _positions(1, 1))
 
     return mask.map(trace)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def evaluated(mask: Any, rank: int, T: int, S: int) -> Any:
+    """A mask whose traced functions are arrays of truth values (..., T, S), of the rank of the scores."""
+
+    def evaluate(part):
+        if part.kind != "function":
+            return part
+        found = part.allowed(jnp.arange(T)[:, None], jnp.arange(S)[None], jnp)
+        found = jnp.broadcast_to(found, (*found.shape[:-2], T, S))
+        return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
+
+    return mask.map(evaluate)
 
 
 def trace_modifier(score_mod: ScoreModifier, shape: tuple[int, ...], dtype: np.dtype) -> Any:

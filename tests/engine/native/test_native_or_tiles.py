@@ -5,10 +5,11 @@ import inspect
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import explain, masks, scores
+from attendax import attention, explain, masks, scores
 from attendax.kernels import native
 from attendax.kernels.native import counting, program
 from places import ROOT
@@ -98,3 +99,30 @@ def test_a_page_shows_what_explain_says():
     pair = shown, str(explain(x, x, x, mask=masks.window(128, 0)))
     told, said = (re.sub(r"(?<=temporaries  )[\d,]+", "?", text) for text in pair)  # XLA's, of each version its own
     assert told.splitlines() == said.splitlines()
+
+
+@pytest.mark.skipif(not native.library().isa, reason=native.status())
+@pytest.mark.parametrize("queries", [1, 8, 9])
+def test_the_rule_of_a_mask_is_an_array_of_few_queries(queries):
+    """Decoding with a rule of a user's own, grouped keys, bfloat16: the kernel's, with an array's bits."""
+    rng = np.random.default_rng(2)
+    shapes = (2, 8, queries, 16), (2, 2, 40, 16), (2, 2, 40, 16)
+    arrays = [jnp.asarray(rng.standard_normal(shape), jnp.bfloat16) for shape in shapes]
+    first = jnp.array([3, 7])
+    rule = masks.from_function(lambda i, j, first: (j < 5) | (j >= first), first, per="batch") & ~masks.window(1, 1)
+    assert explain(*arrays, mask=rule).implementation == ("native" if queries <= 8 else "blockwise")
+    if queries > 8:
+        return
+    loss = lambda mask: lambda *arrays: (attention(*arrays, mask=mask) ** 2).astype(np.float32).sum()  # noqa: E731
+    for got, wanted in zip(
+        *(
+            jax.jit(jax.value_and_grad(loss(mask), (0, 1, 2)))(*arrays)[1]
+            for mask in (rule, rule.to_dense(queries, 40))
+        ),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(wanted, np.float32))
+    each = jax.vmap(lambda first: attention(*arrays, mask=masks.from_function(lambda i, j, f: j < f, first)))
+    for b in range(2):
+        one = attention(*arrays, mask=masks.from_function(lambda i, j, f: j < f, first[b]))
+        np.testing.assert_array_equal(np.asarray(each(first)[b], np.float32), np.asarray(one, np.float32))
