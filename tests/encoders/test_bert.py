@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 
 import small_bert
-from attendax.encoders import EncoderConfig, load_bert
+from attendax.encoders import EncoderConfig, load_bert, save_bert
 
-pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
+safetensors = pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
 
 CONFIG = EncoderConfig(17, 13, 2, d_model=6, num_heads=3, d_ff=11, num_layers=2)
+
+
+def old_name(name):
+    """The name of a tensor in old files, which name the weights of a norm as TensorFlow does."""
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
 class TestLoadBert:
@@ -100,6 +105,61 @@ class TestLoadBert:
         with pytest.raises(ValueError, match=r"holds a tensor twice"):
             load_bert(tmp_path)
 
+    def test_names_of_norms_in_old_files(self, tmp_path):
+        """As bert-base-uncased has them: gamma and beta, a prefix, the heads of pre-training, no ``model_type``."""
+        tensors = {f"bert.{old_name(name)}": tensor for name, tensor in small_bert.random_tensors().items()}
+        assert sum(name.endswith((".gamma", ".beta")) for name in tensors) == 10
+        tensors |= {
+            "bert.embeddings.position_ids": np.arange(13)[None],
+            "cls.predictions.transform.LayerNorm.gamma": np.ones(6, np.float32),
+            "cls.predictions.transform.LayerNorm.beta": np.zeros(6, np.float32),
+            "cls.seq_relationship.weight": np.zeros((2, 6), np.float32),
+        }
+        settings = {key: value for key, value in small_bert.CONFIG.items() if key != "model_type"}
+        settings |= {"architectures": ["BertForMaskedLM"], "gradient_checkpointing": False}
+        small_bert.write_checkpoint(tmp_path / "old", config=settings, tensors=tensors)
+        params, config = load_bert(tmp_path / "old")
+        plain, _ = load_bert(small_bert.write_checkpoint(tmp_path / "plain"))
+        chex.assert_trees_all_equal(params, plain)
+
+        save_bert(tmp_path / "tuned", params, config, like=tmp_path / "old")
+        chex.assert_trees_all_equal(load_bert(tmp_path / "tuned")[0], plain)
+        with safetensors.safe_open(tmp_path / "tuned" / "model.safetensors", framework="numpy") as file:
+            assert set(file.keys()) == set(tensors), "names are those of the file that it is like"
+
+    def test_both_names_of_a_norm_are_refused(self, tmp_path):
+        tensors = small_bert.random_tensors()
+        tensors["embeddings.LayerNorm.gamma"] = tensors["embeddings.LayerNorm.weight"]
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        both = "embeddings.LayerNorm.gamma and as embeddings.LayerNorm.weight"
+        with pytest.raises(ValueError, match=rf"holds a tensor twice, as {both}; keep one of them$"):
+            load_bert(tmp_path)
+
+    def test_errors_name_what_an_old_file_holds(self, tmp_path):
+        tensors = {old_name(name): tensor for name, tensor in small_bert.random_tensors().items()}
+        gamma = tensors.pop("encoder.layer.1.output.LayerNorm.gamma")
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        with pytest.raises(ValueError, match=r"^load_bert: model.safetensors lacks encoder.layer.1.output.LayerNorm.w"):
+            load_bert(tmp_path)
+        small_bert.write_checkpoint(tmp_path, tensors=tensors | {"encoder.layer.1.output.LayerNorm.gamma": gamma[1:]})
+        with pytest.raises(ValueError, match=r"tensor encoder.layer.1.output.LayerNorm.gamma has shape \(5,\)"):
+            load_bert(tmp_path)
+
+    def test_names_of_another_model_are_shown(self, tmp_path):
+        tensors = {f"roberta.{name}": tensor for name, tensor in small_bert.random_tensors().items()}
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        with pytest.raises(ValueError, match=r"holds 0 layers; its tensors are roberta.embeddings.LayerNorm.bias, "):
+            load_bert(tmp_path)
+
+    @pytest.mark.parametrize("architectures", [None, [], ["BertGenerationEncoder"], ["RobertaModel"], "BertModel", [3]])
+    def test_a_config_of_no_known_kind(self, tmp_path, architectures):
+        settings = {key: value for key, value in small_bert.CONFIG.items() if key != "model_type"}
+        if architectures is not None:
+            settings["architectures"] = architectures
+        small_bert.write_checkpoint(tmp_path, config=settings)
+        with pytest.raises(NotImplementedError, match=r'no model_type, and .*add "model_type": "bert" to it\.$'):
+            load_bert(tmp_path)
+
     @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
     def test_half_precision_is_widened_exactly(self, tmp_path, dtype):
         tensors = small_bert.random_tensors(dtype=dtype)
@@ -127,7 +187,7 @@ class TestLoadBert:
         ("change", "error", "message"),
         [
             ({"model_type": "roberta"}, NotImplementedError, "model_type='roberta', supported is 'bert'"),
-            ({"model_type": None}, NotImplementedError, "model_type=None, supported is 'bert'"),
+            ({"model_type": None}, NotImplementedError, "no model_type, .* supported is 'bert'"),
             ({"hidden_act": "silu"}, NotImplementedError, "hidden_act='silu', supported are gelu, relu"),
             ({"position_embedding_type": "rotary"}, NotImplementedError, "position_embedding_type='rotary'"),
             ({"is_decoder": True}, NotImplementedError, "is_decoder=True"),

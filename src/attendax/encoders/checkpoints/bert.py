@@ -48,6 +48,10 @@ BLOCK_TENSORS = {
 UNUSED_TENSORS = ("embeddings.position_ids", "embeddings.token_type_ids")
 UNUSED_PREFIXES = ("pooler.", "cls.", "classifier.", "qa_outputs.")
 
+# Old files, bert-base-uncased among them, name the weights of a norm as TensorFlow does.
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+CLASSES = ("BertModel", "BertFor", "BertLMHead")  # they say the kind of a model that is older than model_type
+
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 
 CONFIG_KEYS = {
@@ -65,7 +69,8 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
     """Read the encoder of a BERT checkpoint.
 
     Matrices are stored (out, in) there and (in, out) here: they are transposed. Tensor names may begin with ``bert.``,
-    as in checkpoints saved with a head. Half-precision weights are widened to float32, exactly.
+    as in checkpoints saved with a head. The weights of a norm may have their old names, ``LayerNorm.gamma`` and
+    ``LayerNorm.beta``, as in bert-base-uncased. Half-precision weights are widened to float32, exactly.
 
     Args:
         directory: holds ``config.json`` and ``model.safetensors``.
@@ -81,14 +86,14 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
         ModuleNotFoundError: ``safetensors`` is not installed.
     """
     settings = read_settings(Path(directory), NAME)
-    settings.model_type("bert")
+    settings.model_type("bert", CLASSES)
     config = _config(settings)
     path = Path(directory) / WEIGHTS
 
     def read(file: Any) -> EncoderParams:
-        stored = stored_names(path, file, NAME, "bert.", _is_unused)
+        stored = stored_names(path, file, NAME, "bert.", _is_unused, RENAMED)
         layers = {name.split(".")[2] for name in stored if name.startswith("encoder.layer.")}
-        check_layers(NAME, config.num_layers, len(layers))
+        check_layers(NAME, config.num_layers, len(layers), stored)
         shapes = encoder_shapes(config)
         return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes))
 
@@ -169,6 +174,8 @@ KIND = Kind(
     name="BERT",
     prefix="bert.",
     dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    classes=CLASSES,
+    renamed=RENAMED,
     unused=_is_unused,
     config=_config,
     settings=_settings,

@@ -6,8 +6,9 @@ is said in one line that names the function and the file.
 
 import json
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -50,9 +51,16 @@ class Settings(NamedTuple):
                 facts = f"config.json has {key}={reprlib.repr(got)}, supported is {wanted!r}"
                 raise NotImplementedError(f"{self.function}: {facts}")
 
-    def model_type(self, wanted: str) -> None:
-        """Refuse another kind of model, and one that does not say its kind."""
+    def model_type(self, wanted: str, classes: tuple[str, ...] = ()) -> None:
+        """Refuse another kind of model. A file older than ``model_type`` says its kind by the name of a class."""
         got = self.content.get("model_type")
+        if got is None and classes:
+            names = self.content.get("architectures")
+            if isinstance(names, list) and names and all(isinstance(x, str) and x.startswith(classes) for x in names):
+                return
+            facts = f"config.json has no model_type, and architectures={reprlib.repr(names)}"
+            advice = f'If it is the configuration of such a model, add "model_type": "{wanted}" to it.'
+            raise NotImplementedError(f"{self.function}: {facts}, supported is {wanted!r}. {advice}")
         if got != wanted:
             facts = f"config.json has model_type={reprlib.repr(got)}, supported is {wanted!r}"
             raise NotImplementedError(f"{self.function}: {facts}")
@@ -140,20 +148,41 @@ def opened(path: Path, function: str, read: Callable[[Any], Any]) -> Any:
         raise ValueError(f"{function}: {path} is corrupt ({error})") from None
 
 
-def stored_names(path: Path, file: Any, function: str, prefix: str, unused: Callable[[str], bool]) -> dict[str, str]:
-    """Name -> name in the file, which may begin with ``prefix``, of every tensor that could belong to an encoder."""
-    stored = file.keys()
-    names = {name.removeprefix(prefix): name for name in stored}
-    if len(names) != len(stored):
-        raise ValueError(f"{function}: {path} holds a tensor twice, with and without the prefix {prefix!r}")
-    return {name: full for name, full in names.items() if not unused(name)}
+def stored_names(
+    path: Path,
+    file: Any,
+    function: str,
+    prefix: str,
+    unused: Callable[[str], bool],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Name -> name in the file of every tensor that could belong to an encoder.
+
+    A name in the file may begin with ``prefix``, and end in an older ending: ``renamed`` is old ending -> new one.
+
+    Raises:
+        ValueError: the file holds two tensors for one name.
+    """
+    names: dict[str, str] = {}
+    for stored in file.keys():
+        name = stored.removeprefix(prefix)
+        if unused(name):
+            continue
+        old = next((ending for ending in renamed if name.endswith(ending)), "")
+        name = name.removesuffix(old) + renamed.get(old, "")
+        if name in names:
+            both = " and as ".join(sorted((names[name], stored)))
+            raise ValueError(f"{function}: {path} holds a tensor twice, as {both}; keep one of them")
+        names[name] = stored
+    return names
 
 
-def check_layers(function: str, said: int, found: int) -> None:
+def check_layers(function: str, said: int, found: int, stored: dict[str, str]) -> None:
     """Refuse more layers than the file holds, before a tree with as many is built."""
     if said > found:
         facts = f"config.json has num_hidden_layers={said}, but {WEIGHTS} holds {found} layers"
-        raise ValueError(f"{function}: {facts}")
+        names = "" if found else f"; its tensors are {listed(sorted(stored)) or 'none'}"
+        raise ValueError(f"{function}: {facts}{names}")
 
 
 def read_leaves(
@@ -189,8 +218,8 @@ def _leaf(function: str, source: Source, file: Any, stored: str) -> np.ndarray:
     found = file.get_slice(stored)  # shape and dtype; the numbers are not read yet
     if tuple(found.get_shape()) != source.shape:
         got = tuple(found.get_shape())
-        raise ValueError(f"{function}: tensor {source.name} has shape {got}, config.json says {source.shape}")
-    check_dtype(function, source.name, found.get_dtype())
+        raise ValueError(f"{function}: tensor {stored} has shape {got}, config.json says {source.shape}")
+    check_dtype(function, stored, found.get_dtype())
     tensor = file.get_tensor(stored) if source.rows == slice(None) else found[source.rows]
     return np.ascontiguousarray(tensor.T if source.turned else tensor, dtype=np.promote_types(tensor.dtype, np.float32))
 

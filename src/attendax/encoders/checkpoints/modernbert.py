@@ -77,7 +77,7 @@ def load_modernbert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, E
     def read(file: Any) -> tuple[EncoderParams, EncoderConfig]:
         stored = stored_names(path, file, NAME, "model.", _is_unused)
         layers = {name.split(".")[1] for name in stored if name.startswith("layers.")}
-        check_layers(NAME, num_layers, len(layers))
+        check_layers(NAME, num_layers, len(layers), stored)
         config = _config(settings)
         shapes = encoder_shapes(config)
         return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes)), config

@@ -4,8 +4,9 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,8 @@ class Kind(NamedTuple):
     defaults: dict[str, Any]  # settings that an encoder knows nothing of
     dropouts: tuple[str, ...]  # settings of dropout, which are read from no file
     source: Callable[[Any, EncoderParams], Source]  # of the leaf at a path of a tree with these shapes
+    classes: tuple[str, ...] = ()  # names of classes begin so, in a file that is older than model_type
+    renamed: Mapping[str, str] = MappingProxyType({})  # endings of names of older files -> those of today
 
 
 def write_model(
@@ -53,7 +56,7 @@ def write_model(
     settings = kind.defaults | rates
     if like is not None:
         others = read_settings(Path(like), function)
-        others.model_type(content["model_type"])
+        others.model_type(content["model_type"], kind.classes)
         _check_same(function, config, kind.config(others), str(like))
         settings = settings | {key: value for key, value in others.content.items() if key != "dtype"}
         tensors = _with_others(function, kind, Path(like) / WEIGHTS, tensors)
@@ -96,7 +99,7 @@ def _with_others(function: str, kind: Kind, path: Path, tensors: dict[str, np.nd
     """The tensors under the names of a file, and what it holds beside them."""
 
     def read(file: Any) -> dict[str, np.ndarray]:
-        stored = stored_names(path, file, function, kind.prefix, kind.unused)
+        stored = stored_names(path, file, function, kind.prefix, kind.unused, kind.renamed)
         check_names(function, set(tensors), set(stored), str(path))
         others = set(file.keys()) - set(stored.values())
         return {stored[name]: x for name, x in tensors.items()} | {name: file.get_tensor(name) for name in others}
