@@ -111,7 +111,7 @@ def our_encoder(checkpoint: Checkpoint, ids: np.ndarray, mask: np.ndarray) -> Bu
     encoder = checkpoint.ours
     run = functools.partial(encode, config=encoder.config)
     call, temporaries = compiled(
-        lambda params, ids, mask: run(params, ids, mask=mask), encoder.params, ids.astype(np.int32), mask
+        lambda params, ids, mask: run(ids, params, mask=mask), encoder.params, ids.astype(np.int32), mask
     )
     return call, lambda hidden: [np.asarray(hidden)], temporaries
 
@@ -182,7 +182,7 @@ def our_block(params: EncoderBlockParams, heads: int, *rest: Any) -> Built:
 
 
 def our_multi_head(params: MultiHeadParams, heads: int, *rest: Any) -> Built:
-    return our_layer(lambda p, x: ops.multi_head_attention(p, x, x, x, num_heads=heads), params, *rest)
+    return our_layer(lambda p, x: ops.multi_head_attention(x, x, x, p, num_heads=heads), params, *rest)
 
 
 def torch_block(params: EncoderBlockParams, heads: int, *rest: Any) -> Built:

@@ -139,7 +139,7 @@ def _encoder(checkpoint: contestants.Checkpoint, B: int, T: int) -> Case:
 
     def right():
         params = jax.tree.map(np.asarray, checkpoint.ours.params)
-        return [encode(params, ids, config=config, mask=mask, twin=spec)]
+        return [encode(ids, params, config=config, mask=mask, twin=spec)]
 
     batches = max(1, STREAM // (B * T))
     return Case(f"encoder {B} x {T}", B, _bound(peers, checkpoint, ids, mask), right, batches=batches)

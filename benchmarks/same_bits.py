@@ -113,7 +113,7 @@ def layers():
     block = ops.init_encoder_block(jax.random.key(0), 768, 12)
 
     def attend(x, block):
-        return ops.multi_head_attention(block.attention, x, x, x, num_heads=12)
+        return ops.multi_head_attention(x, x, x, block.attention, num_heads=12)
 
     def run(x, block):
         return ops.encoder_block(x, block, num_heads=12, activation="gelu")

@@ -106,7 +106,7 @@ def _attendax() -> Any:
 
 
 def _encode(encode: Any, params: Any, config: Any, tokens: Any, mask: Any = None) -> Any:
-    return encode(params, tokens, config=config, mask=mask)
+    return encode(tokens, params, config=config, mask=mask)
 
 
 def _minilm() -> Any:

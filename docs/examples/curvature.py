@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> float:
 
     def loss(params, share):
         """The next token, from the table of tokens; ``share`` is what each text counts."""
-        scores = encode(params, ids, config=config) @ params.embeddings.token.T
+        scores = encode(ids, params, config=config) @ params.embeddings.token.T
         chosen = jnp.take_along_axis(jax.nn.log_softmax(scores[:, :-1]), ids[:, 1:, None], axis=-1)
         return -share @ chosen.mean(axis=(1, 2))
 

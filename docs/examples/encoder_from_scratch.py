@@ -29,7 +29,7 @@ def train(steps: int, *, width: int = 64, layers: int = 2, say=print) -> tuple[d
     state = optimiser.init(params)
 
     def scores(params, ids):
-        return encode(params["encoder"], ids, config=config) @ params["head"]
+        return encode(ids, params["encoder"], config=config) @ params["head"]
 
     @jax.jit
     def step(params, state, ids, wanted):

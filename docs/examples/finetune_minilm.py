@@ -61,7 +61,7 @@ def tune(encoder: SentenceEncoder, steps: int, *, rate: float = 3e-5, temperatur
     optimiser = optax.adamw(rate)
 
     def embeddings(params, ids, mask):
-        return mean_pool(encode(params, ids, config=encoder.config, mask=mask), mask)
+        return mean_pool(encode(ids, params, config=encoder.config, mask=mask), mask)
 
     @jax.jit
     def similarity(params, first, second):

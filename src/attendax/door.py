@@ -90,6 +90,7 @@ def attention(
     return as_asked(results, query, value, return_lse, score_mod)
 
 
+@knows_keywords
 @takes_arrays
 def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
     """Attention over the union of two disjoint sets of keys, from the attention over each (L9).

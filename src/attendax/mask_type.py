@@ -14,7 +14,7 @@ import numpy as np
 
 from attendax import checks, integers
 from attendax.checks import fail, written
-from attendax.checks.advice import on_axes, on_kind
+from attendax.checks.advice import on_axes, on_part
 from attendax.mask_kinds import BOUNDS, COMBINATIONS, KINDS, PerText, given, same_rank, shape_of_answer
 from attendax.pictures import Pictures
 
@@ -204,11 +204,8 @@ class Mask:
 
 def _combine(kind: str, one: Mask, other: Any) -> Mask:
     if not isinstance(other, Mask):
-        advice = "An array becomes a mask by masks.dense(array)." if hasattr(other, "dtype") else ""
-        array = on_kind("array", other, "bool")
-        advice = f"{array} An array becomes a mask by masks.dense(array)." if array else advice
-        advice = "A mask is made by a call: masks.causal()." if callable(other) else advice
-        fail(TypeError, f"mask {kind} mask", f"got {type(other).__name__}.", advice=advice)
+        sign = {"and": "&", "or": "|"}[kind]
+        fail(TypeError, "masks", f"{sign} joins two masks, got {type(other).__name__}.", advice=on_part(sign, other))
     return Mask(kind, (one, other))
 
 

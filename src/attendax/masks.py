@@ -19,7 +19,7 @@ import jax
 from attendax import checks, integers
 from attendax.checks import fail
 from attendax.checks.advice import on_kind
-from attendax.checks.keywords import names_missing
+from attendax.checks.keywords import knows_arguments
 from attendax.integers import ArrayLike as ArrayLike
 from attendax.mask_kinds import PerText
 from attendax.mask_type import Mask as Mask
@@ -27,10 +27,14 @@ from attendax.mask_type import Mask as Mask
 __all__ = ["Mask", "blocks", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
 
 
+SIDES = "A window of the last keys is window(3, 0), to both sides window(3, 3), without a bound window(3, None)."
+
+
 def __dir__() -> list[str]:
     return __all__
 
 
+@knows_arguments({})
 def causal(offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at key j when ``j <= i + offset`` (L4).
 
@@ -44,9 +48,7 @@ def causal(offset: int | ArrayLike = 0) -> Mask:
     return _within("causal", None, 0, offset)
 
 
-@names_missing(
-    "A window of the last keys is window(3, 0), to both sides window(3, 3), without a bound window(3, None)."
-)
+@knows_arguments({}, missing=SIDES)
 def window(left: int | ArrayLike | None, right: int | ArrayLike | None, offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
 
@@ -90,6 +92,7 @@ def padding(key_lengths: int | ArrayLike, query_lengths: int | ArrayLike | None 
     return Mask("padding", (of_keys, of_queries))
 
 
+@knows_arguments({}, missing="Texts that look at themselves are segments(ids, ids).")
 def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Mask:
     """Packed sequences: a query may look at the keys of its own segment.
 

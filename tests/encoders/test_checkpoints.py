@@ -109,9 +109,9 @@ class TestModernBert:
         params, config = load_modernbert(write(tmp_path, modern_tensors(), SIZES | {"rope_parameters": rope}))
         assert config.rope_theta == (wanted, 7.0, 7.0, wanted)
         tokens = np.arange(5)[None]
-        found = encode(params, tokens, config=config)
-        plain = encode(params, tokens, config=dataclasses.replace(config, rope_theta=(50.0, 7.0, 7.0, 50.0)))
-        np.testing.assert_allclose(found, encode(params, tokens, config=config, twin=spec), rtol=1e-4, atol=1e-5)
+        found = encode(tokens, params, config=config)
+        plain = encode(tokens, params, config=dataclasses.replace(config, rope_theta=(50.0, 7.0, 7.0, 50.0)))
+        np.testing.assert_allclose(found, encode(tokens, params, config=config, twin=spec), rtol=1e-4, atol=1e-5)
         assert np.abs(found - plain).max() > 1e-3
         save(tmp_path / "own.safetensors", params, config)
         assert load(tmp_path / "own.safetensors")[1] == config
@@ -192,8 +192,8 @@ class TestTransformers:
         model.save_pretrained(tmp_path)
         params, config = load(tmp_path)
         for found in (
-            encode(params, ids, config=config, mask=mask, twin=spec),
-            encode(params, ids, config=config, mask=mask),
+            encode(ids, params, config=config, mask=mask, twin=spec),
+            encode(ids, params, config=config, mask=mask),
         ):
             np.testing.assert_allclose(found[mask], wanted[mask], rtol=1e-5, atol=1e-5)
 
@@ -296,7 +296,7 @@ class TestTorch:
         for attention, weights in ((module, params), (other, trained)):
             with torch.no_grad():
                 wanted = attention(*map(torch.tensor, arrays))[0].numpy()
-            found = spec.multi_head_attention(weights, *arrays, **options)
+            found = spec.multi_head_attention(*arrays, weights, **options)
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
     @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ class TestOurs:
         save(tmp_path / "a", stack_layers(params, config), config)
         found, _ = load(tmp_path / "a")
         jax.tree.map(np.testing.assert_array_equal, found, params)
-        np.testing.assert_array_equal(*(encode(p, IDS, config=config, mask=MASK, twin=spec) for p in (found, params)))
+        np.testing.assert_array_equal(*(encode(IDS, p, config=config, mask=MASK, twin=spec) for p in (found, params)))
 
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -113,7 +113,7 @@ class TestEmbed:
         """Texts of every length, in windows of several sizes: one trace for each shape of the plan, no more."""
         shapes = []
 
-        def traced(params, x, **_):
+        def traced(x, params, **_):
             shapes.append(x.shape)
             return params.embeddings.token[x]  # the layers would only make the test slow
 

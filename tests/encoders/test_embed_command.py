@@ -260,7 +260,7 @@ class TestMap:
         (((found, tokens), names),) = drawn
         encoder = load_sentence_encoder(weights)
         ids = np.array([[2, 4, 5, 3]])
-        np.testing.assert_array_equal(found, layer_attention(encoder.params, ids, config=encoder.config, layer=0)[0])
+        np.testing.assert_array_equal(found, layer_attention(ids, encoder.params, config=encoder.config, layer=0)[0])
         assert tokens == ["[CLS]", "a", "man", "[SEP]"]
         assert names == {"title": "Layer 1 of 2: a man"}
 

@@ -76,19 +76,19 @@ class TestTwins:
         config = dataclasses.replace(CONFIGS[name], dropout=0.3 if packed else 0.0)
         given = {"mask": MASK} | ({"segments": PACKED, "dropout_rng": KEY} if packed else {})
         params = random_params(config)
-        found = quickly(partial(encode, config=config, **given))(params, IDS)
-        wanted = encode(params, IDS, config=config, twin=spec, **given)
+        found = quickly(partial(encode, config=config, **given))(IDS, params)
+        wanted = encode(IDS, params, config=config, twin=spec, **given)
         np.testing.assert_allclose(found[MASK], wanted[MASK], rtol=1e-12, atol=1e-12)
 
     @pytest.mark.parametrize("name", CONFIGS)
     def test_every_weight_matters(self, name):
         config = CONFIGS[name]
         params = random_params(config)
-        before = encode(params, IDS, config=config, mask=MASK, twin=spec)
+        before = encode(IDS, params, config=config, mask=MASK, twin=spec)
         leaves, structure = jax.tree.flatten(params)
         for k, (path, _) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
             changed = jax.tree.unflatten(structure, [*leaves[:k], 2 * leaves[k], *leaves[k + 1 :]])
-            difference = np.abs(encode(changed, IDS, config=config, mask=MASK, twin=spec) - before)[MASK].max()
+            difference = np.abs(encode(IDS, changed, config=config, mask=MASK, twin=spec) - before)[MASK].max()
             assert (difference > 1e-6) == (path[-1].name != "b_K"), path
 
 
@@ -99,16 +99,16 @@ class TestMeaning:
     def test_packed_texts_are_as_good_as_alone(self, name):
         config = CONFIGS[name]
         params = random_params(config)
-        together = encode(params, IDS, config=config, segments=PACKED, twin=spec)
+        together = encode(IDS, params, config=config, segments=PACKED, twin=spec)
         for row, texts in enumerate([((0, 3), (3, 5)), ((0, 3), (3, 5))]):
             for begin, end in texts:
-                alone = encode(params, IDS[row : row + 1, begin:end], config=config, twin=spec)
+                alone = encode(IDS[row : row + 1, begin:end], params, config=config, twin=spec)
                 np.testing.assert_allclose(together[row, begin:end], alone[0], rtol=1e-12, atol=1e-12)
 
     @pytest.mark.parametrize("name", ["modern", "sinusoidal"])
     def test_a_window_bounds_what_a_layer_sees(self, name):
         config = dataclasses.replace(CONFIGS[name], window=1, rope_theta=10000.0)
-        weights = layer_attention(random_params(config), IDS, config=config, layer=1)
+        weights = layer_attention(IDS, random_params(config), config=config, layer=1)
         near = np.abs(np.subtract.outer(np.arange(5), np.arange(5))) <= 1
         assert (weights[:, :, ~near] == 0).all()
         assert (weights[:, :, near] > 0).all()
@@ -119,20 +119,20 @@ class TestMeaning:
         for name in ("modern", "grouped"):
             config, params = CONFIGS[name], random_params(CONFIGS[name])
             ids, real = np.array([[0, 0, 2, 13, 3]]), np.array([[False, False, True, True, True]])
-            later = encode(params, ids, config=config, mask=real, twin=spec)[0, 2:]
-            np.testing.assert_allclose(later, encode(params, ids[:, 2:], config=config, twin=spec)[0], atol=1e-12)
+            later = encode(ids, params, config=config, mask=real, twin=spec)[0, 2:]
+            np.testing.assert_allclose(later, encode(ids[:, 2:], params, config=config, twin=spec)[0], atol=1e-12)
 
     @pytest.mark.slow
     def test_companions_change_no_bit_of_what_is_compiled(self):
         config, params = CONFIGS["modern"], random_params(CONFIGS["modern"], dtype=np.float32)
         run = jax.jit(partial(encode, config=config))
-        both = [run(params, np.stack([IDS[0], row]), mask=MASK)[0] for row in (IDS[1], IDS[1, ::-1])]
+        both = [run(np.stack([IDS[0], row]), params, mask=MASK)[0] for row in (IDS[1], IDS[1, ::-1])]
         np.testing.assert_array_equal(*both)
 
     def test_companions_change_nothing(self):
         config, params = CONFIGS["modern"], random_params(CONFIGS["modern"])
         other = np.stack([IDS[1], IDS[1, ::-1]])
-        both = [encode(params, np.stack([IDS[0], row]), config=config, twin=spec)[0] for row in other]
+        both = [encode(np.stack([IDS[0], row]), params, config=config, twin=spec)[0] for row in other]
         np.testing.assert_array_equal(*both)
 
 
@@ -141,13 +141,13 @@ class TestTraining:
         """Rate 0 with a key, and a rate without one: the same operations, so the same bits."""
         params = random_params(BERT, dtype=np.float32)
         configs = (BERT, {}), (BERT, {"dropout_rng": KEY}), (dataclasses.replace(BERT, dropout=0.5), {})
-        programs = {str(jax.make_jaxpr(partial(encode, config=c, **given))(params, IDS)) for c, given in configs}
+        programs = {str(jax.make_jaxpr(partial(encode, config=c, **given))(IDS, params)) for c, given in configs}
         assert len(programs) == 1
 
     def test_dropout_draws_anew_in_every_layer_and_row(self):
         config = dataclasses.replace(BERT, dropout=0.5, num_layers=0)
         ids = np.repeat(IDS[:1], 2, axis=0)
-        found = encode(random_params(config), ids, config=config, dropout_rng=KEY, twin=spec)
+        found = encode(ids, random_params(config), config=config, dropout_rng=KEY, twin=spec)
         dropped = found == 0
         assert 0.3 < dropped.mean() < 0.7
         assert (dropped[0] != dropped[1]).any()
@@ -162,7 +162,7 @@ class TestTraining:
         assert len(stacked.blocks) == 2
 
         def loss(params, **options):
-            hidden = encode(params, IDS, config=config, mask=MASK, dropout_rng=KEY, **options)
+            hidden = encode(IDS, params, config=config, mask=MASK, dropout_rng=KEY, **options)
             return (jnp.where(MASK[..., None], hidden, 0) ** 3).mean()
 
         wanted = stack_layers(quickly(jax.grad(loss))(params), config)
@@ -174,7 +174,7 @@ class TestTraining:
         kept = {}
         for remat in (False, True):
             jax.ad_checkpoint.print_saved_residuals(
-                lambda p, remat=remat: encode(p, IDS, config=BERT, remat=remat).sum(), params
+                lambda p, remat=remat: encode(IDS, p, config=BERT, remat=remat).sum(), params
             )
             kept[remat] = capsys.readouterr().out.splitlines()
         assert sum("attention_out" in note for note in kept[True]) == BERT.num_layers
@@ -187,16 +187,16 @@ class TestTraining:
         stacked = stack_layers(params, config)
         kinds = [type(part).__name__ for part in stacked.blocks]
         assert kinds == ["EncoderBlockParams", "LayerStack", "EncoderBlockParams"]
-        wanted = encode(params, IDS, config=config, twin=spec)
-        np.testing.assert_array_equal(encode(stacked, IDS, config=config, twin=spec), wanted)
+        wanted = encode(IDS, params, config=config, twin=spec)
+        np.testing.assert_array_equal(encode(IDS, stacked, config=config, twin=spec), wanted)
         assert stack_layers(stacked, config) is stacked
 
     def test_narrow_products_of_wide_weights(self):
         params = random_params(BERT, dtype=np.float32)
-        text = str(jax.make_jaxpr(partial(encode, config=BERT, dtype="bfloat16"))(params, IDS))
+        text = str(jax.make_jaxpr(partial(encode, config=BERT, dtype="bfloat16"))(IDS, params))
         assert "preferred_element_type=float32" in text
         assert "bf16" in text
-        assert jax.eval_shape(partial(encode, config=BERT, dtype="bfloat16"), params, IDS).dtype == np.float32
+        assert jax.eval_shape(partial(encode, config=BERT, dtype="bfloat16"), IDS, params).dtype == np.float32
 
     @pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32", "float64"])
     def test_the_result_is_as_wide_as_the_weights(self, stored):
@@ -205,15 +205,15 @@ class TestTraining:
         params = stack_layers(random_params(config, dtype=jnp.dtype(stored)), config)
         narrow = "float16" if stored == "float16" else "bfloat16"
         for dtype in (None, narrow):
-            out = jax.eval_shape(partial(encode, config=config, dtype=dtype, remat=True), params, IDS)
+            out = jax.eval_shape(partial(encode, config=config, dtype=dtype, remat=True), IDS, params)
             assert out.dtype == stored, dtype
 
     @pytest.mark.slow
     def test_bfloat16_is_near(self):
         config = CONFIGS["grouped"]
         params = random_params(config, dtype=np.float32)
-        found = quickly(partial(encode, config=config, dtype="bfloat16"))(params, IDS)
-        wanted = encode(params, IDS, config=config, twin=spec)
+        found = quickly(partial(encode, config=config, dtype="bfloat16"))(IDS, params)
+        wanted = encode(IDS, params, config=config, twin=spec)
         assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted).max()
         assert np.abs(found - wanted).max() > 0
 
@@ -244,11 +244,11 @@ class TestRefusals:
     def test_refuses(self, arguments, error, message):
         config = CONFIGS["modern"]
         with pytest.raises(error, match=rf"^encode: {message}"):
-            encode(random_params(config), IDS, **{"config": config} | arguments)
+            encode(IDS, random_params(config), **{"config": config} | arguments)
 
     def test_products_wider_than_the_weights(self):
         with pytest.raises(ValueError, match=r"^encode: dtype=float64 is wider than the weights, float32"):
-            encode(random_params(BERT, dtype=np.float32), IDS, config=BERT, dtype="float64")
+            encode(IDS, random_params(BERT, dtype=np.float32), config=BERT, dtype="float64")
 
     def test_a_layer_of_another_kind_or_in_a_stack(self):
         """Refuse weights that would be left out of the sum, or added to it, without a word."""
@@ -256,13 +256,13 @@ class TestRefusals:
         params = random_params(config)
         without = params.blocks[1]._replace(gamma2=None)
         with pytest.raises(ValueError, match=r"^encode: gamma2 of layer 1 of params is not that of config\.\n.*None"):
-            encode(params._replace(blocks=(params.blocks[0], without, params.blocks[2])), IDS, config=config)
+            encode(IDS, params._replace(blocks=(params.blocks[0], without, params.blocks[2])), config=config)
         with pytest.raises(TypeError, match=r"^encode: params.blocks, layer 0, must be EncoderBlockParams, got dict"):
-            encode(params._replace(blocks=({}, *params.blocks[1:])), IDS, config=config)
+            encode(IDS, params._replace(blocks=({}, *params.blocks[1:])), config=config)
         narrow = dataclasses.replace(config, d_ff=7)
         with pytest.raises(
             ValueError, match=r"^encode: W1 of layer 0 of params .*\n.* got \(3, 12, 11\) *expected \(3, 12, 7\)"
         ):
-            encode(stack_layers(params, config), IDS, config=narrow)
+            encode(IDS, stack_layers(params, config), config=narrow)
         with pytest.raises(ValueError, match=r"^stack_layers: params has 3 blocks but config has num_layers=6"):
             stack_layers(params, dataclasses.replace(config, num_layers=6))

@@ -107,7 +107,7 @@ class TestEncode:
                 kind = 0 if types is None else types[b, t]
                 row = token[IDS[b, t]].astype(np.float64) + position[t] + token_type[kind]
                 expected[b, t] = (row - row.mean()) / np.sqrt(row.var() + 1e-3) * gamma + beta
-        found = encode(params, IDS, config=config, token_types=types, twin=twin)
+        found = encode(IDS, params, config=config, token_types=types, twin=twin)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
     @BOTH_TWINS
@@ -116,13 +116,13 @@ class TestEncode:
         config = dataclasses.replace(CONFIG, norm="pre", activation="gelu_tanh", eps=1e-3)
         params = random_params(config)
         hidden = encode(
-            params._replace(blocks=()), IDS, config=dataclasses.replace(config, num_layers=0), mask=MASK, twin=twin
+            IDS, params._replace(blocks=()), config=dataclasses.replace(config, num_layers=0), mask=MASK, twin=twin
         )
         for block in params.blocks:
             hidden = twin.encoder_block(
                 hidden, block, num_heads=3, mask=MASK[:, None, None], norm="pre", activation="gelu_tanh", eps=1e-3
             )
-        found = encode(params, IDS, config=config, mask=MASK, twin=twin)
+        found = encode(IDS, params, config=config, mask=MASK, twin=twin)
         np.testing.assert_allclose(found, hidden, rtol=1e-6, atol=1e-6)
 
     @pytest.mark.sample(5)
@@ -133,8 +133,8 @@ class TestEncode:
         config = dataclasses.replace(CONFIG, norm=norm, activation=activation)
         params = random_params(config, dtype=dtype)
         with jax.enable_x64(True):
-            fast = encode(params, IDS, config=config, mask=MASK, token_types=TYPES)
-        right = encode(params, IDS, config=config, mask=MASK, token_types=TYPES, twin=spec)
+            fast = encode(IDS, params, config=config, mask=MASK, token_types=TYPES)
+        right = encode(IDS, params, config=config, mask=MASK, token_types=TYPES, twin=spec)
         assert fast.dtype == right.dtype == dtype
         np.testing.assert_allclose(fast[MASK], right[MASK], rtol=tolerance, atol=tolerance)
 
@@ -145,36 +145,36 @@ class TestEncode:
         outputs = []
         for pad_id in (0, 9, 16):
             ids = np.where(MASK, IDS, pad_id).astype(np.int32)
-            outputs.append(np.asarray(encode(params, ids, config=CONFIG, mask=MASK, twin=twin))[MASK])
+            outputs.append(np.asarray(encode(ids, params, config=CONFIG, mask=MASK, twin=twin))[MASK])
         np.testing.assert_array_equal(outputs[0], outputs[1])
         np.testing.assert_array_equal(outputs[0], outputs[2])
 
     @BOTH_TWINS
     def test_padding_is_as_good_as_alone(self, twin):
         params = random_params()
-        together = encode(params, IDS, config=CONFIG, mask=MASK, twin=twin)
-        alone = encode(params, IDS[1:, :3], config=CONFIG, twin=twin)
+        together = encode(IDS, params, config=CONFIG, mask=MASK, twin=twin)
+        alone = encode(IDS[1:, :3], params, config=CONFIG, twin=twin)
         np.testing.assert_allclose(together[1:, :3], alone, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("name", leaf_names())
     def test_every_weight_matters(self, name):
         """Dropping a leaf or transposing a square one shows; the key bias alone cannot (softmax ignores a shift)."""
         params = random_params()
-        before = encode(params, IDS, config=CONFIG, mask=MASK, token_types=TYPES, twin=spec)
+        before = encode(IDS, params, config=CONFIG, mask=MASK, token_types=TYPES, twin=spec)
         dropped = change_leaf(params, name, np.zeros_like)
-        after = encode(dropped, IDS, config=CONFIG, mask=MASK, token_types=TYPES, twin=spec)
+        after = encode(IDS, dropped, config=CONFIG, mask=MASK, token_types=TYPES, twin=spec)
         difference = np.abs(after - before)[MASK].max()
         assert difference < 1e-5 if name.endswith("b_K") else difference > 1e-4
         if ".W_" in name:
             turned = change_leaf(params, name, np.transpose)
-            after = encode(turned, IDS, config=CONFIG, mask=MASK, token_types=TYPES, twin=spec)
+            after = encode(IDS, turned, config=CONFIG, mask=MASK, token_types=TYPES, twin=spec)
             assert np.abs(after - before)[MASK].max() > 1e-4
 
     @pytest.mark.sample(2)
     @BOTH_TWINS
     @pytest.mark.parametrize("shape", [(0, 5), (2, 0), (2, 13)])
     def test_any_size(self, twin, shape):
-        hidden = encode(random_params(), np.ones(shape, np.int32), config=CONFIG, mask=np.ones(shape, bool), twin=twin)
+        hidden = encode(np.ones(shape, np.int32), random_params(), config=CONFIG, mask=np.ones(shape, bool), twin=twin)
         assert hidden.shape == (*shape, 6)
 
     @BOTH_TWINS
@@ -201,17 +201,17 @@ class TestEncode:
     def test_refuses(self, twin, arguments, error, message):
         arguments = {"x": IDS, "config": CONFIG, "twin": twin} | arguments
         with pytest.raises(error, match=rf"^{message}"):
-            encode(random_params(), **arguments)
+            encode(params=random_params(), **arguments)
 
     def test_refuses_another_twin(self):
         with pytest.raises(TypeError, match=r"^encode: twin must be attendax.ops or attendax.spec"):
-            encode(random_params(), IDS, config=CONFIG, twin=np)
+            encode(IDS, random_params(), config=CONFIG, twin=np)
 
     @pytest.mark.sample(1)
     @pytest.mark.parametrize("outside", [-1, 17])
     def test_traced_id_outside_the_vocabulary_is_nan(self, outside):
         """JAX would take the nearest row; under jit nothing can be raised, so it must at least be seen."""
-        hidden = jax.jit(partial(encode, config=CONFIG))(random_params(), jnp.array([[3, 4], [outside, 4]]))
+        hidden = jax.jit(partial(encode, config=CONFIG))(jnp.array([[3, 4], [outside, 4]]), random_params())
         assert np.isfinite(hidden[0]).all()
         assert np.isnan(hidden[1]).all()
 
@@ -221,7 +221,7 @@ class TestEncode:
         @jax.jit
         @chex.assert_max_traces(n=1)
         def run(params, ids, mask):
-            return encode(params, ids, config=CONFIG, mask=mask)
+            return encode(ids, params, config=CONFIG, mask=mask)
 
         for seed in range(3):
             run(random_params(seed=seed), IDS + seed, MASK)
@@ -235,7 +235,7 @@ class TestEncode:
 
             @jax.jit
             def run(params):
-                return encode(params, IDS, config=config, mask=MASK)
+                return encode(IDS, params, config=config, mask=MASK)
 
             gradient = jax.eval_shape(jax.grad(lambda params: run(params).sum()), params)
             assert isinstance(gradient, EncoderParams)
@@ -249,7 +249,7 @@ class TestLayerAttention:
         config = dataclasses.replace(CONFIG, norm=norm)
         params = random_params(config)
         below = dataclasses.replace(config, num_layers=layer)
-        hidden = encode(params._replace(blocks=params.blocks[:layer]), IDS, config=below, mask=MASK, twin=spec)
+        hidden = encode(IDS, params._replace(blocks=params.blocks[:layer]), config=below, mask=MASK, twin=spec)
         block = params.blocks[layer]
         if norm == "pre":
             centred = hidden - hidden.mean(-1, keepdims=True)
@@ -261,13 +261,13 @@ class TestLayerAttention:
             keys = (hidden[b] @ block.attention.W_K + block.attention.b_K)[:, head]
             score = np.where(MASK[b], np.exp(keys @ query / np.sqrt(2)), 0.0)
             expected[b, n, i] = score / score.sum()
-        found = layer_attention(params, IDS, config=config, layer=layer, mask=MASK)
+        found = layer_attention(IDS, params, config=config, layer=layer, mask=MASK)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("layer", [-1, 2])
     def test_refuses_a_layer_that_is_not_there(self, layer):
         with pytest.raises(ValueError, match=r"^layer_attention: layer"):
-            layer_attention(random_params(), IDS, config=CONFIG, layer=layer)
+            layer_attention(IDS, random_params(), config=CONFIG, layer=layer)
 
 
 class TestPieces:
@@ -280,7 +280,7 @@ class TestPieces:
         mask = np.concatenate([MASK, MASK, MASK[:1]]) if masked else None
 
         def loss(params):
-            hidden = encode(params, ids, config=CONFIG, mask=mask)
+            hidden = encode(ids, params, config=CONFIG, mask=mask)
             return (hidden**2 * hidden[::-1]).sum(), hidden
 
         whole = quickly(jax.grad(loss, has_aux=True))(params)

@@ -27,7 +27,7 @@ def params():
 
 
 def by_specification(params):
-    return encode(params, IDS, config=CONFIG, **GIVEN, twin=spec)
+    return encode(IDS, params, config=CONFIG, **GIVEN, twin=spec)
 
 
 def loss_over(of_ids, of_others):
@@ -35,7 +35,7 @@ def loss_over(of_ids, of_others):
     ids, given = of_ids(IDS), {name: of_others(array) for name, array in GIVEN.items()}
 
     def loss(params, ids=ids, given=given):
-        hidden = encode(params, ids, config=CONFIG, **given)
+        hidden = encode(ids, params, config=CONFIG, **given)
         return (jnp.where(given["mask"][:, :, None], hidden, 0.0) ** 2).mean()
 
     return loss
@@ -54,7 +54,7 @@ class TestClosedOver:
     @KINDS
     def test_jit(self, params, kind):
         ids, given = kind(IDS), {name: kind(array) for name, array in GIVEN.items()}
-        found = jax.jit(lambda params: encode(params, ids, config=CONFIG, **given))(params)
+        found = jax.jit(lambda params: encode(ids, params, config=CONFIG, **given))(params)
         mask = GIVEN["mask"]
         np.testing.assert_allclose(found[mask], by_specification(params)[mask], rtol=1e-4, atol=1e-5)
 
@@ -91,9 +91,9 @@ class TestClosedOver:
     def test_rows_of_ids_in_vmap_and_scan(self, params):
         """There the ids are traced."""
         ids = jnp.asarray(IDS)
-        right = encode(params, ids, config=CONFIG)
-        assert_close(jax.vmap(lambda row: encode(params, row[None], config=CONFIG)[0])(ids), right)
-        scan = jax.lax.scan(lambda _, row: (None, encode(params, row[None], config=CONFIG)[0]), None, ids)
+        right = encode(ids, params, config=CONFIG)
+        assert_close(jax.vmap(lambda row: encode(row[None], params, config=CONFIG)[0])(ids), right)
+        scan = jax.lax.scan(lambda _, row: (None, encode(row[None], params, config=CONFIG)[0]), None, ids)
         assert_close(scan[1], right)
 
     @pytest.mark.sample(3)
@@ -105,7 +105,7 @@ class TestClosedOver:
         messages = []
         for call in (lambda f: f(params), lambda f: jax.jit(f)(params), lambda f: jax.jit(jax.grad(f))(params)):
             with pytest.raises(ValueError, match=r"^encode: .* but its table has rows 0 to ") as caught:
-                call(lambda params: encode(params, config=CONFIG, **given).sum())
+                call(lambda params: encode(params=params, config=CONFIG, **given).sum())
             messages.append(str(caught.value))
         assert len(set(messages)) == 1
 
@@ -116,8 +116,8 @@ class TestClosedOver:
         mask = kind(GIVEN["mask"])
 
         def call(y):
-            hidden = encode(weights, ids, config=CONFIG, mask=mask, twin=spec)
-            return y + mean_pool(hidden, mask) + layer_attention(weights, ids, config=CONFIG, layer=0).sum()
+            hidden = encode(ids, weights, config=CONFIG, mask=mask, twin=spec)
+            return y + mean_pool(hidden, mask) + layer_attention(ids, weights, config=CONFIG, layer=0).sum()
 
         assert_close(jax.jit(call)(1.0), call(1.0))
 
@@ -128,15 +128,15 @@ class TestIds:
     @pytest.mark.parametrize("call", [lambda f: f, jax.jit], ids=["eager", "jit"])
     def test_any_integers(self, params, dtype, call):
         types = GIVEN["token_types"]
-        right = encode(params, IDS, config=CONFIG, token_types=types)
+        right = encode(IDS, params, config=CONFIG, token_types=types)
         ids, types = IDS.astype(dtype), types.astype(dtype)
-        assert_close(call(lambda params: encode(params, ids, config=CONFIG, token_types=types))(params), right)
+        assert_close(call(lambda params: encode(ids, params, config=CONFIG, token_types=types))(params), right)
 
     def test_64_bits_are_not_cut(self, params):
         """With 32-bit JAX 2**32 + 3 would become 3."""
         ids = np.array([[2**32 + 3]])
         with jax.enable_x64(False), pytest.raises(ValueError, match=r"^encode: x holds 4294967299 but its table has"):
-            jax.jit(lambda params: encode(params, ids, config=CONFIG))(params)
+            jax.jit(lambda params: encode(ids, params, config=CONFIG))(params)
 
 
 class TestRefusals:
@@ -167,7 +167,7 @@ class TestRefusals:
     def test_a_table_that_is_no_array(self, params):
         broken = params._replace(embeddings=params.embeddings._replace(token=[1.0, 2.0]))
         with pytest.raises(ValueError, match=r"^encode: the table token of params is not that of config"):
-            encode(broken, IDS, config=CONFIG)
+            encode(IDS, broken, config=CONFIG)
 
     @KINDS
     @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ class TestContent:
 def test_rows_are_those_of_the_specification():
     for name in ("modern", "grouped"):
         config, params = CONFIGS[name], random_params(CONFIGS[name])
-        rows = attention_rows(jax.tree.map(np.asarray, params), IDS[:1], config=config)
+        rows = attention_rows(IDS[:1], jax.tree.map(np.asarray, params), config=config)
         for layer in (1, 0, 2):
-            wanted = layer_attention(params, IDS[:1], config=config, layer=layer)[0]
+            wanted = layer_attention(IDS[:1], params, config=config, layer=layer)[0]
             np.testing.assert_allclose(rows(layer, 1, 4), wanted[:, 1:4], rtol=1e-9, atol=1e-12)
 
 

@@ -156,7 +156,7 @@ def trained(params, config, ids, mask, rate):
     @jax.jit
     def step(params):
         def loss(params):
-            hidden = encode(params, ids, config=config, mask=mask)
+            hidden = encode(ids, params, config=config, mask=mask)
             return (jnp.where(mask[..., None], hidden, 0) ** 3).sum() / mask.sum()
 
         return jax.tree.map(lambda weight, slope: weight - rate * slope, params, jax.grad(loss)(params))
@@ -179,7 +179,7 @@ def assert_read_alike(directory, architecture, params, config, ids, mask):
         inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask).long()}
         wanted = model(**inputs).last_hidden_state.numpy()
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    found = encode(wide, ids, config=config, mask=mask, twin=spec)
+    found = encode(ids, wide, config=config, mask=mask, twin=spec)
     np.testing.assert_allclose(found[mask], wanted[mask], rtol=0, atol=1e-6)
     return torch, model, wide, wanted
 
@@ -252,5 +252,5 @@ class TestTransformers:
             blocks.load_state_dict(to_torch(wide._replace(embeddings=None)))
             found = blocks(embedded, src_key_padding_mask=torch.tensor(~mask)).numpy()
         np.testing.assert_allclose(found[mask], wanted[mask], rtol=0, atol=1e-6)
-        in_float32 = encode(params, ids, config=config, mask=mask)
+        in_float32 = encode(ids, params, config=config, mask=mask)
         np.testing.assert_allclose(in_float32[mask], wanted[mask], rtol=0, atol=1e-5)

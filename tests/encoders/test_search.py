@@ -240,8 +240,8 @@ class TestPooling:
         for text in LINES[:2]:
             tokens = tokenize(encoder, text)
             hidden = encode(
-                jax.tree.map(np.asarray, encoder.params),
                 np.array([tokens.ids], np.int32),
+                jax.tree.map(np.asarray, encoder.params),
                 config=encoder.config,
                 twin=spec,
             )[0, 0]

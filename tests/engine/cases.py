@@ -322,7 +322,7 @@ def multi_head_cases() -> list[Case]:
     cases.append(
         Case(
             "multi_head-params",
-            lambda t, p, *a: t.multi_head_attention(p, *a, num_heads=N, mask=MASKS["ragged"]),
+            lambda t, p, *a: t.multi_head_attention(*a, p, num_heads=N, mask=MASKS["ragged"]),
             lambda s, g, p, *a: (lambda q, k, v, p: (p, q, k, v))(*backward(s, g, *a, p, MASKS["ragged"])),
             lambda rng: (multi_head_params(rng), *normal((B, T, M), (B, S, M), (B, S, M))(rng)),
         )
@@ -345,7 +345,7 @@ def qk_norm_case(one_plus: bool) -> Case:
 
     return Case(
         f"multi_head-qk-norm{'-one-plus' if one_plus else ''}",
-        lambda t, p, g, *a: t.multi_head_attention(p, *a, qk_norm=g, mask=mask, **options),
+        lambda t, p, g, *a: t.multi_head_attention(*a, p, qk_norm=g, mask=mask, **options),
         backward,
         lambda rng: (
             multi_head_params(rng),

@@ -252,7 +252,7 @@ def test_l6_in_multi_head_attention_the_weights_stay_clean(poison, rng):
     @jax.jit
     def by_autodiff(K, X):
         attend = partial(ops.multi_head_attention, num_heads=N, mask=jnp.broadcast_to(mask, (T, S)))
-        output, pull_back = jax.vjp(attend, params, Q, K, X)
+        output, pull_back = jax.vjp(attend, Q, K, X, params)
         return output, pull_back(cotangent)
 
     for run in (by_hand, by_autodiff):

@@ -257,8 +257,8 @@ def test_multi_head_attention_in_torch(torch, rng, bias, widths):
     assert [x.shape for x in jax.tree.leaves(drawn.init(jax.random.key(0)))] == [
         x.shape for x in jax.tree.leaves(params)
     ]
-    assert_close(drawn.forward(params, Q, K, V_, pairs & real[:, None, None]), output)
-    *grads, of_params = drawn.backward(grad, params, Q, K, V_, pairs & real[:, None, None])
+    assert_close(drawn.forward(Q, K, V_, params, pairs & real[:, None, None]), output)
+    *grads, of_params = drawn.backward(grad, Q, K, V_, params, pairs & real[:, None, None])
     assert_all_close(grads, gradients)
     assert_all_close(of_params[:4], wanted[:4])
 

@@ -39,7 +39,7 @@ def in_two_parts(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arra
 def layer(rng: jax.Array, x: jax.Array) -> jax.Array:
     """Multi-head attention and its weights."""
     params: MultiHeadParams = ops.init_multi_head_attention(rng, 6, 2, bias=True)
-    return ops.multi_head_attention(params, x, x, x, num_heads=2, mask=masks.causal())
+    return ops.multi_head_attention(x, x, x, params, num_heads=2, mask=masks.causal())
 
 
 def by_hand(x: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> AttentionGradients:
@@ -63,9 +63,9 @@ modifier = scores.compose(scores.sink(np.ones(4, np.float32)), scores.alibi(np.o
 assert_type(attendax.attention(numbers, numbers, numbers, mask=by_number, score_mod=modifier), jax.Array)
 config = encoders.EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=2)
 encoder = encoders.init_encoder(jax.random.key(0), config)
-assert_type(encoders.encode(encoder, ids, config=config, mask=bools), jax.Array)
+assert_type(encoders.encode(ids, encoder, config=config, mask=bools), jax.Array)
 assert_type(ops.layer_norm(numbers, np.ones(8, np.float32), np.zeros(8, np.float32)), jax.Array)
-assert_type(ops.multi_head_attention(encoder.blocks[0].attention, *3 * [numbers[0, :, :, :6]], num_heads=3), jax.Array)
+assert_type(ops.multi_head_attention(*3 * [numbers[0, :, :, :6]], encoder.blocks[0].attention, num_heads=3), jax.Array)
 assert_type(ops.stack_encoder_blocks(numbers[0, :, :, :6], encoder.blocks, num_heads=3), jax.Array)
 assert_type(attendax.__version__, str)
 print(attendax.explain(x, x, x), attendax.attention_stats(x, x).entropy.shape)

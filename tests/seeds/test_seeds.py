@@ -118,13 +118,14 @@ def test_a_method_has_its_arguments_and_defaults(owner, method):
 
 
 @pytest.mark.parametrize("owner", METHODS)
-def test_the_twin_of_a_method_takes_the_weights_and_the_inputs_first(owner):
-    """Pure functions hold nothing: ``forward(params, ...)``, ``backward(grad_output, params, ...)``."""
-    inputs = METHODS[owner]["forward"]
+def test_the_twin_of_a_method_takes_the_inputs_and_then_the_weights(owner):
+    """Pure functions hold nothing: ``forward(x, params, mask)``, ``backward(grad_output, x, params, mask)``."""
+    arguments = METHODS[owner]["forward"]
+    inputs = {name: default for name, default in arguments.items() if default is REQUIRED}
     weights = {} if owner == "ScaledDotProductAttention" else {"params": REQUIRED}
     layer, own = getattr(ops, owner), {"self": REQUIRED}
-    assert_signature(positional(layer.forward), own | weights | inputs)
-    assert_signature(positional(layer.backward), own | {"grad_output": REQUIRED} | weights | inputs)
+    assert_signature(positional(layer.forward), own | inputs | weights | arguments)
+    assert_signature(positional(layer.backward), own | {"grad_output": REQUIRED} | inputs | weights | arguments)
 
 
 @TWINS

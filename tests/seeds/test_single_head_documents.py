@@ -65,7 +65,7 @@ def test_attention_step_by_step(rng, causal):
     np.testing.assert_allclose(attention.attention_weights, attention_weights, rtol=0, atol=1e-13)
     assert (attention.attention_weights[:, causal_mask == 0] == 0).all()
     params = ops.Attention(11).init(jax.random.key(0))._replace(**attention.get_params())
-    in_jax, weights_in_jax = jax.jit(ops.Attention(11, causal=causal).forward_with_weights)(params, x)
+    in_jax, weights_in_jax = jax.jit(ops.Attention(11, causal=causal).forward_with_weights)(x, params)
     np.testing.assert_allclose(in_jax, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
     np.testing.assert_allclose(weights_in_jax, attention_weights, rtol=0, atol=1e-13)
 

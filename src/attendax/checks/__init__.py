@@ -12,6 +12,7 @@ from .keywords import knows_keywords as knows_keywords
 from .layers import ACTIVATIONS as ACTIVATIONS
 from .layers import NORMS as NORMS
 from .layers import Turns as Turns
+from .layers import arrays_first as arrays_first
 from .layers import block_options as block_options
 from .layers import encoder_block as encoder_block
 from .layers import gated as gated
@@ -22,7 +23,6 @@ from .layers import qk_norm as qk_norm
 from .layers import rotary as rotary
 from .layers import softmax as softmax
 from .layers import split_heads as split_heads
-from .layers import tokens_first as tokens_first
 from .shapes import FLOATING as FLOATING
 from .shapes import check as check
 from .shapes import fail as fail

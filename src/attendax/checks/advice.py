@@ -16,6 +16,38 @@ def on_kind(name: str, value: Any, dtype: str = "") -> str:
     return f"{kind} becomes an array by {array}." if (array := _array_of(name, value, dtype)) else ""
 
 
+def on_part(sign: str, other: Any) -> str:
+    """The code that joins a mask with something that is none, by ``&`` or ``|``."""
+    if getattr(other, "__module__", "") == "attendax.masks" and callable(other):
+        return f"Call it: mask {sign} masks.{other.__name__}(...)."
+    if callable(other):
+        return f"Write mask {sign} masks.from_function(f)."
+    dtype = str(getattr(other, "dtype", ""))
+    if dtype.startswith(("float", "bfloat")):
+        return "What is added to the scores is passed as bias."
+    array = _array_of("array", other, "bool") or ("array" if dtype == "bool" else "array.astype(bool)" if dtype else "")
+    return f"Write mask {sign} masks.dense({array})." if array else ""
+
+
+def on_leading_axes(arrays: dict[str, tuple[Any, int]]) -> str:
+    """The code that repeats arrays along the leading axes that they lack, or have as 1.
+
+    Args:
+        arrays: name -> an array, and how many axes it has behind the leading ones.
+    """
+    leads = {name: tuple(x.shape[: len(x.shape) - own]) for name, (x, own) in arrays.items()}
+    try:
+        lead = np.broadcast_shapes(*leads.values())
+    except (TypeError, ValueError):  # sizes that only the calls of an exported program know; sizes that do not fit
+        return ""
+    moves = []
+    for name, (x, own) in arrays.items():
+        if leads[name] != lead:
+            module = "np" if isinstance(x, np.ndarray) else "jnp"
+            moves.append(f"{module}.broadcast_to({name}, {(*lead, *x.shape[len(x.shape) - own :])})")
+    return f"Leading axes are not broadcast; write {', '.join(moves)}." if moves else ""
+
+
 def _array_of(name: str, value: Any, dtype: str = "") -> str:
     """The code that makes an array of a tensor or a list; nothing for anything else."""
     if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
@@ -74,6 +106,7 @@ NUMBERS_OF_MASKS = {  # the names of their arrays
     "padding": ("key_lengths", "query_lengths"),
     "prefix": ("lengths",),
 }
+ARRAYS_OF_MASKS = NUMBERS_OF_MASKS | {"segments": ("query_ids", "key_ids")}
 
 
 def on_heads(mask: Any, scores: tuple[int, ...]) -> str:

@@ -35,6 +35,7 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
         return
     given = value if advice.is_mask(value) else None
     if given is not None:
+        _parts(function, given, scores)
         meant = value.shape(*scores[-2:], rank=max(3, len(scores)))
         one_head = len(scores) == 2 and len(meant) == 3 and meant[0] == 1
         value = _Meant(meant[1:] if one_head else meant)
@@ -58,12 +59,37 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
         fail(ValueError, function, sentence, rows, advice=said)
 
 
+def _parts(function: str, value: Any, scores: tuple[int, ...]) -> None:
+    """Refuse a mask of which an offset, a side, lengths or ids are not those of the texts and heads of the scores."""
+    full = scores if len(scores) > 2 else (1, *scores)
+    texts = full[:-3]
+
+    def look(part: Any) -> Any:
+        of_tokens = part.kind == "segments"
+        for name, array in zip(advice.ARRAYS_OF_MASKS.get(part.kind, ()), part.arrays, strict=False):
+            shape = tuple(getattr(array, "shape", ()))
+            own = shape[:-1] if of_tokens else shape
+            by_head = not of_tokens and len(shape) > 2 and shape[-2:] == (1, 1) and len(shape) + 3 != len(full)
+            if not own or (fits(shape, full) if by_head else len(own) == len(texts) and fits(own, texts)):
+                continue
+            whole = f"{name} of masks.{repr(part).partition('(')[0]}"
+            sentence = f"{whole} has shape {shape} but the scores have shape {scores}."
+            wanted = f"{shape[-1:]}" if of_tokens else "()"
+            wanted += f" or {(*texts, *shape[-1:]) if of_tokens else texts}, for each text" if texts else ""
+            wanted += "" if of_tokens else f"; {(full[-3], 1, 1)}, for each head"
+            fail(ValueError, function, sentence, [(name, str(shape), wanted)], advice=advice.on_heads(value, scores))
+        return part
+
+    value.map(look)
+
+
 def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None:
     """Refuse a bias that is not floating, is narrower than ``dtype``, or does not fit the scores; None passes."""
     if value is None:
         return
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         said = advice.on_kind("bias", value, str(dtype))
+        said = ("A mask is passed as mask." if advice.is_mask(value) else said) if hasattr(value, "kind") else said
         fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.", advice=said)
     rows = [("bias", f"{tuple(value.shape)} {value.dtype}", f"a floating array that broadcasts to {scores}")]
     if str(value.dtype) not in FLOATING:
@@ -149,6 +175,9 @@ def attention(
     one_of(function, "implementation", implementation, (None, *offered))
     boolean(function, "return_lse", return_lse)
     arrays = {"query": query, "key": key, "value": value, "grad_output": grad_output}
+    if len(getattr(query, "shape", (0, 0))) < 2:
+        sentence = f"query has rank {len(query.shape)} but needs 2, for one head, or at least 3."
+        fail(ValueError, function, sentence, table(function, arrays, "attention"))
     one_head = len(getattr(query, "shape", ())) == 2
     sizes = check(function, arrays, signature="attention, one head" if one_head else "attention")
     group = 1 if one_head else groups(function, {"query": query, "key": key, "value": value})

@@ -2,9 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar, cast, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar, cast, get_args
 
+from .advice import is_mask
 from .shapes import fail
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -69,38 +70,83 @@ HERE = {
 }
 
 
-def knows_keywords(function: Function) -> Function:
-    """Decorate a function: a TypeError for a keyword that it does not have says what to write instead, if known."""
-    names = _names(function)
+def knows_arguments(known: Mapping[str, str], shown: str = "", missing: str = "") -> Callable[[Function], Function]:
+    """Decorate a function: a TypeError for a wrong set of arguments says what to write instead.
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for name in kwargs:
-            if name not in names:
-                advice = HERE.get(name, f"There are {', '.join(names)}.")
-                fail(TypeError, function.__name__, f"there is no argument {name!r}.", advice=advice)
-        return function(*args, **kwargs)
-
-    return cast(Function, call)
-
-
-def names_missing(advice: str) -> Callable[[Function], Function]:
-    """Decorate a function: a TypeError for an argument that is missing has this advice."""
+    Args:
+        known: names of other libraries' arguments, and what to write here.
+        shown: the function's name in errors, unless it is its own.
+        missing: the advice if an argument is missing, unless it is the call that has all of them.
+    """
 
     def decorated(function: Function) -> Function:
-        signature = inspect.signature(function)
+        names, (places, required) = _names(function), _places(function)
+        name = shown or function.__name__
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            given = {*list(signature.parameters)[: len(args)], *kwargs}
-            for name, parameter in signature.parameters.items():
-                if parameter.default is parameter.empty and name not in given:
-                    fail(TypeError, function.__name__, f"{name} is missing.", advice=advice)
+            if unknown := next((key for key in kwargs if key not in names), None):
+                _refuse_unknown(name, unknown, names, known)
+            if len(args) > len(places):
+                _refuse_place(name, args, places, names)
+            given = {*places[: len(args)], *kwargs}
+            if absent := [key for key in required if key not in given]:
+                _refuse_missing(name, absent, places, required, missing)
             return function(*args, **kwargs)
 
         return cast(Function, call)
 
     return decorated
+
+
+def knows_keywords(function: Function) -> Function:
+    """Decorate a function of the names that are used here: see ``knows_arguments``."""
+    return knows_arguments(HERE)(function)
+
+
+def _refuse_unknown(function: str, name: str, names: list[str], known: Mapping[str, str]) -> NoReturn:
+    """Refuse a keyword; advice for attention itself, or to write what is not there, is left out elsewhere."""
+    advice = known.get(name, "")
+    needed = advice.removeprefix("Write ").partition("=")[0] if advice.startswith("Write ") else "bias"
+    if known is HERE and needed not in names:
+        advice = ""
+    fail(TypeError, function, f"there is no argument {name!r}.", advice=advice or f"There are {', '.join(names)}.")
+
+
+def _refuse_place(function: str, args: tuple[Any, ...], places: list[str], names: list[str]) -> NoReturn:
+    """Refuse arguments by position where they are keyword-only; the first is named if its kind tells its name."""
+    by_name, extra = [name for name in names if name not in places], args[len(places)]
+    name = next((name for name in by_name if name in _names_of_kind(extra)), "")
+    if name:
+        call = f"{function}({', '.join(places)}, {name}=...)"
+        fail(TypeError, function, f"{name} is keyword-only: write {call}.")
+    facts = f"{len(args)} arguments are given by position, but it takes {len(places)}: {', '.join(places)}."
+    fail(TypeError, function, facts, advice=f"By name: {', '.join(by_name)}." if by_name else "")
+
+
+def _names_of_kind(value: Any) -> tuple[str, ...]:
+    """The arguments that a value may be by its kind."""
+    if hasattr(value, "kind"):
+        return ("mask",) if is_mask(value) else ("score_mod",)
+    if str(getattr(value, "dtype", "")) == "bool":
+        return ("mask",)
+    names = {"float": ("scale",), "int": ("num_heads",), "str": ("axis_name", "implementation")}
+    return names.get(type(value).__name__, ("config",) if type(value).__name__.endswith("Config") else ())
+
+
+def _refuse_missing(function: str, absent: list[str], places: list[str], required: list[str], said: str) -> NoReturn:
+    """Refuse a call without these arguments."""
+    names = " and ".join(", ".join(absent).rsplit(", ", 1))
+    order = [name if name in places else f"{name}=..." for name in required]
+    sentence = f"{names} {'is' if len(absent) == 1 else 'are'} missing."
+    fail(TypeError, function, sentence, advice=said or f"Write {function}({', '.join(order)}).")
+
+
+def _places(function: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """The arguments that a function takes by position, and those that have no default."""
+    parameters = inspect.signature(function).parameters.values()
+    by_place = [x.name for x in parameters if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
+    return by_place, [x.name for x in parameters if x.default is x.empty and x.kind is not x.VAR_KEYWORD]
 
 
 def _names(function: Callable[..., Any]) -> list[str]:

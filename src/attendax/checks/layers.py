@@ -16,6 +16,8 @@ def multi_head(
     function: str, arrays: dict[str, Any], params: Any, num_heads: Any, mask_: Any, *, broadcast: bool
 ) -> tuple:
     """Check a call of multi-head attention; returns the shape of the scores (B, N, T, S)."""
+    if function == "multi_head_attention":  # its textbook form takes the weights one by one
+        arrays_first(function, arrays, "params", params)
     instance(function, "params", params, MultiHeadParams)
     sizes = check(function, arrays | params._asdict())
     heads(function, sizes["M"], num_heads)
@@ -57,8 +59,7 @@ def encoder_block(
     broadcast: bool = False,
 ) -> tuple[int, ...]:
     """Check a call of an encoder block, its options included; returns the shape of the scores (B, N, T, T)."""
-    if function.startswith("encoder_block"):  # a layer has a method, which takes the weights first
-        tokens_first(function, arrays["x"], "params", params)
+    arrays_first(function, arrays, "params", params)
     instance(function, "params", params, EncoderBlockParams)
     instance(function, "params.attention", params.attention, MultiHeadParams)
     weights = params._asdict()
@@ -71,12 +72,17 @@ def encoder_block(
     return shape
 
 
-def tokens_first(function: str, x: Any, name: str, weights: Any) -> None:
-    """Refuse weights in the place of the tokens, and the tokens in theirs."""
-    if isinstance(x, tuple | list) and hasattr(weights, "shape"):
-        gradient = "grad_output, " if function.endswith("backward") else ""
-        advice = f"Write {function}({gradient}x, {name}, ...)."
-        fail(TypeError, function, f"x comes first, then {name}, and they are the other way round.", advice=advice)
+def arrays_first(function: str, arrays: dict[str, Any], name: str, weights: Any) -> None:
+    """Refuse weights in the place of the first array: arrays come first, then the weights."""
+    given = {key: x for key, x in arrays.items() if key != "grad_output"}
+    first = next(iter(given.values()))
+    is_weights = hasattr(first, "_fields") or (isinstance(first, tuple | list) and hasattr(weights, "shape"))
+    if is_weights:
+        method = "" if function[0].islower() or "." in function else ".forward"
+        order = ", ".join((*(["grad_output"] if "grad_output" in arrays else []), *given, name))
+        names = " and ".join(", ".join(given).rsplit(", ", 1))
+        facts = f"{names} come{'s' if len(given) == 1 else ''} first, then {name}, and they are the other way round."
+        fail(TypeError, function, facts, advice=f"Write {function}{method}({order}, ...).")
 
 
 def block_options(function: str, norm: Any, activation: Any, eps: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .advice import on_kind
+from .advice import on_kind, on_leading_axes
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _MAY_BE_EMPTY = ("...", "B", "N", "G", "T", "S", "P")  # the widths of vectors may not (L11)
@@ -107,7 +107,9 @@ def check(function: str, arrays: dict[str, Any], *, signature: str | None = None
     for row in rows:
         for axis, size in _named_axes(function, row, rows):
             if sizes.setdefault(axis, size) != size:
-                fail(ValueError, function, _disagreement(owner[axis], row.name, axis, sizes[axis], size), rows)
+                said = _repeated(rows) if axis in ("...", "B") else ""
+                sentence = _disagreement(owner[axis], row.name, axis, sizes[axis], size)
+                fail(ValueError, function, sentence, rows, advice=said)
             owner.setdefault(axis, row.name)
             if size == 0 and axis not in _MAY_BE_EMPTY:
                 fail(ValueError, function, f"{row.name} has {axis}=0 but a width is at least 1.", rows)
@@ -143,6 +145,12 @@ def _patterns(line: str) -> list[tuple[str, tuple[str, ...], bool]]:
 
 def _expected(pattern: tuple[str, ...]) -> str:
     return f"({', '.join(pattern)}{',' if len(pattern) == 1 else ''})"
+
+
+def _repeated(rows: list[_Row]) -> str:
+    """The code that repeats inputs along their leading axes; of a wrong gradient there is none."""
+    inputs = (row for row in rows if not row.is_weight and row.name != "grad_output")
+    return on_leading_axes({row.name: (row.array, len(row.pattern) - 1) for row in inputs})
 
 
 def _disagreement(first: str, second: str, axis: str, size: Any, other: Any) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 
 from .shapes import fail
 
+NUMBERS = {"scale": "a number or a floating array of shape ()"}  # what is taken beside plain numbers
 ADVICE_ON_NUMBERS = {  # what to do with a number that is an array
-    "scale": "An array is a floating scalar. Else multiply the query by it: query * scale, with scale=1.0.",
+    "scale": "Multiply the query by an array of another shape or dtype: query * array, with scale=1.0.",
     "cap": "Write it as a function: scores.from_function(lambda s, positions, cap: cap * jnp.tanh(s / cap), cap).",
 }
 
@@ -51,7 +52,8 @@ def number(
     """``value`` as a float from ``low`` to ``high`` (ends included where ``closed``), finite unless told; never NaN."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         advice = ADVICE_ON_NUMBERS.get(name, "") if hasattr(value, "shape") else ""
-        fail(TypeError, function, f"{name} must be a number known before tracing, got {_shown(value)}.", advice=advice)
+        wanted = NUMBERS.get(name, "a number known before tracing")
+        fail(TypeError, function, f"{name} must be {wanted}, got {_shown(value)}.", advice=advice)
     try:
         result = float(value)
     except OverflowError:
@@ -80,8 +82,11 @@ def one_of(function: str, name: str, value: Any, choices: tuple) -> None:
 
 def _shown(value: Any) -> str:
     """The value as an error shows it: a plain value itself, or the type of anything larger."""
-    plain = isinstance(value, str | bytes | int | float | complex | np.generic)
-    return repr(value) if plain else type(value).__name__
+    if isinstance(value, str | bytes | int | float | complex | np.generic):
+        return repr(value)
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array {tuple(value.shape)} {value.dtype}"
+    return type(value).__name__
 
 
 def instance(function: str, name: str, value: Any, kind: type) -> None:

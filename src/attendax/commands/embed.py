@@ -187,7 +187,7 @@ def _map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callab
 
     def draw(result: "Embedding") -> None:
         ids = np.array([result.tokens.ids], np.int32)
-        weights = layer_attention(encoder.params, ids, config=encoder.config, layer=layer - 1)
+        weights = layer_attention(ids, encoder.params, config=encoder.config, layer=layer - 1)
         title = f"Layer {layer} of {num_layers}: {_title_of(result)}"
         picture = io.BytesIO()
         figure = figures.attention_map(weights[0], result.tokens.pieces, title=title)
@@ -208,7 +208,7 @@ def _page_writer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Calla
     writing.check("--page", args.page, (".html", ".htm"), "a file that ends in .html")
 
     def write(result: "Embedding") -> None:
-        rows = attention_rows(encoder.params, np.array([result.tokens.ids], np.int32), config=encoder.config)
+        rows = attention_rows(np.array([result.tokens.ids], np.int32), encoder.params, config=encoder.config)
         title = f"Attention: {_title_of(result)}"
         text = figures.attention_page(rows, result.tokens.pieces, num_layers=encoder.config.num_layers, title=title)
         _write("--page", args.page, text)

@@ -9,6 +9,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import fail
+from attendax.checks.keywords import HERE, knows_arguments
 from attendax.kernels.call import checked_call, results_of
 
 __all__ = ["multihead_attention"]
@@ -16,6 +17,7 @@ __all__ = ["multihead_attention"]
 NAME = "equinox.multihead_attention"
 
 
+@knows_arguments(HERE, NAME)
 def multihead_attention(
     module: Any,
     query: Any,

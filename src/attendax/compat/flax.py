@@ -8,6 +8,7 @@ from jax import Array, lax
 
 from attendax import checks, masks
 from attendax.checks import fail, is_traced
+from attendax.checks.keywords import HERE, knows_arguments
 from attendax.kernels import dropout
 from attendax.kernels.call import checked_call, results_of
 from attendax.ops import attention_with_weights
@@ -17,8 +18,13 @@ from .layout import heads_first, joined, scores_shape, wide_bias
 __all__ = ["attention_fn"]
 
 NAME = "flax.attention_fn"
+KNOWN = {
+    **{name: HERE[name] for name in ("attn_mask", "attention_mask", "attn_bias", "dropout_p", "dropout")},
+    **dict.fromkeys(("causal", "use_causal_mask"), "Write is_causal=True."),
+}
 
 
+@knows_arguments(KNOWN, NAME)
 def attention_fn(
     query: Any,
     key: Any,

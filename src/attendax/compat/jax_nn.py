@@ -7,6 +7,7 @@ from jax import Array
 from attendax import checks, masks
 from attendax.checks import fail
 from attendax.checks.advice import on_axes
+from attendax.checks.keywords import knows_arguments
 from attendax.kernels.call import checked_call, results_of
 from attendax.kernels.operands import takes_arrays
 
@@ -16,6 +17,17 @@ __all__ = ["dot_product_attention"]
 
 NAME = "jax_nn.dot_product_attention"
 IMPLEMENTATIONS = {"xla": "blockwise"}  # its name in jax.nn -> its name here
+NOT_HERE = "jax.nn has no such argument; attendax.attention has {}."
+KNOWN = {
+    **dict.fromkeys(("causal", "use_causal_mask"), "Write is_causal=True."),
+    **dict.fromkeys(("attn_mask", "attention_mask"), "Write mask=array, boolean with True = may look, or bias=array."),
+    **dict.fromkeys(("window_size", "sliding_window"), "Write local_window_size=(left, right)."),
+    **dict.fromkeys(("key_lengths", "kv_seqlen", "kv_seq_lengths"), "Write key_value_seq_lengths=lengths."),
+    **dict.fromkeys(("sm_scale", "softmax_scale"), "Write scale=number."),
+    **dict.fromkeys(("return_lse", "return_logsumexp"), "Write return_residual=True."),
+    **dict.fromkeys(("dropout_rate", "dropout_rng", "dropout_p", "dropout"), NOT_HERE.format("dropout_rate")),
+    **dict.fromkeys(("score_mod", "softcap", "logits_soft_cap"), NOT_HERE.format("score_mod")),
+}
 
 
 @overload
@@ -32,6 +44,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = ..., implementation: str | None = ...,
     return_residual: Literal[True],
 ) -> tuple[Array, Array]: ...  # fmt: skip
+@knows_arguments(KNOWN, NAME)
 @takes_arrays
 def dot_product_attention(
     query: Any,

@@ -99,7 +99,7 @@ def embed_by_specification(encoder: SentenceEncoder, sentence: Tokens) -> np.nda
     """The embedding (M,) of one sentence in plain NumPy: the same weights, no batch, no padding, no compiler."""
     params = jax.tree.map(np.asarray, encoder.params)
     ids = np.array([sentence.ids], np.int32)
-    hidden = encode(params, ids, config=encoder.config, twin=spec)
+    hidden = encode(ids, params, config=encoder.config, twin=spec)
     return pool(hidden, np.ones(ids.shape, bool), encoder.pooling, normalize=encoder.normalize)[0]
 
 
@@ -159,7 +159,7 @@ def _check_pooling(hidden: Any, mask: Any) -> None:
 def _embed_batch(
     params: EncoderParams, ids: Any, mask: Any, *, config: EncoderConfig, normalize: bool, pooling: str = "mean"
 ) -> jax.Array:
-    return pool(encode(params, ids, config=config, mask=mask), mask, pooling, normalize=normalize)
+    return pool(encode(ids, params, config=config, mask=mask), mask, pooling, normalize=normalize)
 
 
 @partial(jax.jit, static_argnames=("config", "normalize", "pooling", "texts"))
@@ -167,7 +167,7 @@ def _embed_rows(
     params: EncoderParams, ids: Any, segments: Any, *, config: EncoderConfig, normalize: bool, pooling: str, texts: int
 ) -> jax.Array:
     """The embeddings (rows, texts, M); zeros where a row has fewer texts."""
-    hidden = encode(params, ids, config=config, mask=segments > 0, segments=segments)
+    hidden = encode(ids, params, config=config, mask=segments > 0, segments=segments)
     own = segments[:, None, :] == jnp.arange(1, texts + 1)[None, :, None]
     if pooling == "cls":
         begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)

@@ -14,6 +14,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from attendax import checks, masks, ops, spec
+from attendax.checks import knows_keywords
 from attendax.masks import ArrayLike
 from attendax.ops.in_pieces import in_pieces
 from attendax.params import EncoderParams
@@ -63,15 +64,16 @@ class Inputs(TypedDict, total=False):
 
 
 @overload
-def encode(params: EncoderParams, x: ArrayLike, *, config: EncoderConfig, **inputs: Unpack[Inputs]) -> jax.Array: ...
+def encode(x: ArrayLike, params: EncoderParams, *, config: EncoderConfig, **inputs: Unpack[Inputs]) -> jax.Array: ...
 @overload
 def encode(
-    params: EncoderParams, x: ArrayLike, *, config: EncoderConfig, twin: ModuleType, **inputs: Unpack[Inputs]
+    x: ArrayLike, params: EncoderParams, *, config: EncoderConfig, twin: ModuleType, **inputs: Unpack[Inputs]
 ) -> jax.Array | np.ndarray: ...
+@knows_keywords
 @over_auto_axes
 def encode(
-    params: EncoderParams,
     x: ArrayLike,
+    params: EncoderParams,
     *,
     config: EncoderConfig,
     mask: ArrayLike | None = None,
@@ -89,8 +91,8 @@ def encode(
     ``dtype``, ``remat`` and ``twin`` are static.
 
     Args:
-        params: the weights; their dtype is the dtype of the whole computation, but for ``dtype``.
         x: token ids (B, T), integer, T at most ``config.max_positions``.
+        params: the weights; their dtype is the dtype of the whole computation, except for ``dtype``.
         config: sizes and options; those of ``params``.
         mask: padding, (B, T) boolean, True = a real token. It becomes (B, 1, 1, T): no query looks at a padded key.
             The hidden states at padded positions are of no use.
@@ -116,7 +118,7 @@ def encode(
     Example:
         >>> config = EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=2)
         >>> params = init_encoder(jax.random.key(0), config)
-        >>> encode(params, np.array([[3, 1, 4, 1, 5]]), config=config).shape
+        >>> encode(np.array([[3, 1, 4, 1, 5]]), params, config=config).shape
         (1, 5, 6)
     """
     if twin not in (ops, spec):
@@ -124,6 +126,7 @@ def encode(
     checks.boolean("encode", "remat", remat)
     if twin is spec and (dtype is not None or remat):
         checks.fail(NotImplementedError, "encode", "dtype and remat are for JAX; NumPy computes by definition.")
+    checks.arrays_first("encode", {"x": x}, "params", params)
     check_params(params, config)
     check_inputs(x, config, mask=mask, token_types=token_types, segments=segments)
     key_data = checks.key_data("encode", dropout_rng) if dropout_rng is not None and config.dropout else None

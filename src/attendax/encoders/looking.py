@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import checks, spec
+from attendax.checks import knows_keywords
 from attendax.inspection import weights_at
 from attendax.params import EncoderParams
 
@@ -21,8 +22,9 @@ from .pieces import InJax, InNumpy
 from .stack import unstacked
 
 
+@knows_keywords
 def layer_attention(
-    params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None
+    x: Any, params: EncoderParams, *, config: EncoderConfig, layer: int, mask: Any = None
 ) -> np.ndarray:
     """The attention weights of one layer: how much each token (row) takes from each other token (column).
 
@@ -30,8 +32,8 @@ def layer_attention(
     before a compiler would have started. The layers below are an encoder too, a shorter one.
 
     Args:
-        params: the weights, NumPy or JAX.
         x: token ids (B, T).
+        params: the weights, NumPy or JAX.
         config: sizes and options; those of ``params``.
         layer: index of the layer, from 0.
         mask: padding, (B, T) boolean, True = a real token.
@@ -43,6 +45,7 @@ def layer_attention(
         TypeError: an array is traced, or what ``encode`` refuses.
         ValueError: no such layer, or what ``encode`` refuses.
     """
+    checks.arrays_first("layer_attention", {"x": x}, "params", params)
     if checks.integer("layer_attention", "layer", layer, minimum=0) >= config.num_layers:
         facts = f"layer={layer} but the encoder has layers 0 to {config.num_layers - 1}."
         checks.fail(ValueError, "layer_attention", facts)
@@ -62,22 +65,23 @@ def _below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, 
     }
     shorter = dataclasses.replace(config, num_layers=layer, final_norm=False, **cut)
     weights = params._replace(blocks=tuple(blocks[:layer]), gamma=None, beta=None)
-    hidden = encode(weights, x, config=shorter, mask=mask, twin=spec)
+    hidden = encode(x, weights, config=shorter, mask=mask, twin=spec)
     call = Call(config, InNumpy(), mask_of_layers(mask, None, np), None, None)
     if config.norm == "pre":
         hidden = normalised(call, hidden, blocks[layer].gamma1, blocks[layer].beta1)
     return hidden, call
 
 
-def attention_rows(params: EncoderParams, x: Any, *, config: EncoderConfig) -> Callable[[int, int, int], np.ndarray]:
+@knows_keywords
+def attention_rows(x: Any, params: EncoderParams, *, config: EncoderConfig) -> Callable[[int, int, int], np.ndarray]:
     """A function that gives the attention weights of some queries of one text.
 
     Layers are computed when they are asked for, from the last one on; one is kept. ``figures.attention_page`` asks for
     them in order. ``layer_attention`` gives all weights of a layer at once.
 
     Args:
-        params: the weights.
         x: token ids (1, T).
+        params: the weights.
         config: sizes and options; those of ``params``.
 
     Returns:
@@ -89,14 +93,15 @@ def attention_rows(params: EncoderParams, x: Any, *, config: EncoderConfig) -> C
     Example:
         >>> from attendax.encoders import init_encoder
         >>> config = EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=2)
-        >>> rows = attention_rows(init_encoder(jax.random.key(0), config), np.array([[3, 1, 4]]), config=config)
+        >>> rows = attention_rows(np.array([[3, 1, 4]]), init_encoder(jax.random.key(0), config), config=config)
         >>> rows(1, 0, 2).shape
         (3, 2, 3)
     """
+    checks.arrays_first("attention_rows", {"x": x}, "params", params)
     check_params(params, config, "attention_rows")
     blocks = unstacked(params.blocks)
     none = dataclasses.replace(config, num_layers=0, final_norm=False, window=None, rope_theta=1.0)
-    start = encode(params._replace(blocks=(), gamma=None, beta=None), x, config=none)
+    start = encode(x, params._replace(blocks=(), gamma=None, beta=None), config=none)
     if x.shape[0] != 1:
         checks.fail(ValueError, "attention_rows", f"x has B={x.shape[0]} texts, expected 1.")
     reached, hidden, pair = -1, start, (start, start)

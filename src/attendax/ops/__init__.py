@@ -1,4 +1,4 @@
-"""The functions of `spec` in JAX: pure, of (params, arrays); jit, vmap and differentiate them as you like."""
+"""The functions of `spec` in JAX: pure, of (arrays, params); jit, vmap and differentiate them as you like."""
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.checks import check
+from attendax.checks import check, knows_keywords
 from attendax.kernels.numerics import finite_straight_through, mark_of_rows
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
@@ -15,6 +15,7 @@ from .full_attention import out_and_weights
 from .weighted_sum import as_allowed, matmul, pull_back
 
 
+@knows_keywords
 @takes_arrays
 def additive_attention(
     Q: ArrayLike,
@@ -71,6 +72,7 @@ def _attend(
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
+@knows_keywords
 @takes_arrays
 def additive_attention_backward(
     grad_output: ArrayLike,

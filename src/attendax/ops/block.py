@@ -6,6 +6,7 @@ from typing import Any
 from jax import Array
 
 from attendax import checks
+from attendax.checks import knows_keywords
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import EncoderBlockParams, MultiHeadParams
@@ -18,6 +19,7 @@ from .token_wise import feed_forward
 from .weighted_sum import pull_back
 
 
+@knows_keywords
 @takes_arrays
 @over_auto_axes
 def encoder_block(
@@ -118,6 +120,7 @@ def _at_once(
     return output.astype(x.dtype)
 
 
+@knows_keywords
 @takes_arrays
 def encoder_block_backward(
     grad_output: ArrayLike,

@@ -65,10 +65,10 @@ def init_multi_head_attention(
 @takes_arrays
 @over_auto_axes
 def multi_head_attention(
-    params: MultiHeadParams,
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike,
+    params: MultiHeadParams,
     *,
     num_heads: int,
     mask: Mask | ArrayLike | None = None,
@@ -79,10 +79,10 @@ def multi_head_attention(
     """Project, attend in every head, put the heads side by side, project again (Vaswani et al. 2017, section 3.2.2).
 
     Args:
-        params: ``MultiHeadParams``.
         query: (B, T, M).
         key: (B, S, M_k), of any width.
         value: (B, S, M_v), of any width.
+        params: ``MultiHeadParams``.
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.
@@ -101,7 +101,7 @@ def multi_head_attention(
     Example:
         >>> params = init_multi_head_attention(jax.random.key(0), 6, 2)
         >>> x = jnp.ones((1, 3, 6))
-        >>> multi_head_attention(params, x, x, x, num_heads=2).shape
+        >>> multi_head_attention(x, x, x, params, num_heads=2).shape
         (1, 3, 6)
     """
     arrays = {"query": query, "key": key, "value": value}
@@ -155,6 +155,7 @@ def forward(
     return affine(context, w_o, b_o).astype(Q.dtype), cache
 
 
+@knows_keywords
 @takes_arrays
 def multi_head_attention_forward(
     Q: ArrayLike,
@@ -203,6 +204,7 @@ def multi_head_attention_forward(
     return output, inputs | params._asdict() | steps | of_norm
 
 
+@knows_keywords
 @takes_arrays
 def multi_head_attention_backward(
     grad_output: ArrayLike, cache: dict[str, Any]
@@ -244,7 +246,7 @@ class MultiHeadAttention:
     Example:
         >>> layer = MultiHeadAttention(d_model=6, num_heads=2)
         >>> params, x = layer.init(jax.random.key(0)), jnp.ones((1, 3, 6))
-        >>> layer.forward(params, x, x, x).shape
+        >>> layer.forward(x, x, x, params).shape
         (1, 3, 6)
     """
 
@@ -273,10 +275,11 @@ class MultiHeadAttention:
 
     @takes_arrays
     def forward(
-        self, params: MultiHeadParams, Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None = None
+        self, Q: ArrayLike, K: ArrayLike, V: ArrayLike, params: MultiHeadParams, mask: ArrayLike | None = None
     ) -> Array:
         """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
         arrays = {"Q": Q, "K": K, "V": V}
+        checks.arrays_first("MultiHeadAttention.forward", arrays, "params", params)
         shape = checks.multi_head("multi_head_attention_forward", arrays, params, self.num_heads, mask, broadcast=True)
         return layer_in_pieces(partial(in_tiles, shape=shape), shape, params, Q, K, V, mask=mask)
 
@@ -284,16 +287,16 @@ class MultiHeadAttention:
     def backward(
         self,
         grad_output: ArrayLike,
-        params: MultiHeadParams,
         Q: ArrayLike,
         K: ArrayLike,
         V: ArrayLike,
+        params: MultiHeadParams,
         mask: ArrayLike | None = None,
     ) -> tuple[Array, Array, Array, MultiHeadParams]:
         """Gradients grad_Q, grad_K, grad_V, and those of the weights as ``MultiHeadParams``."""
         arrays = {"Q": Q, "K": K, "V": V, "grad_output": grad_output}
         name = "multi_head_attention_backward"
+        checks.arrays_first("MultiHeadAttention.backward", arrays, "params", params)
         checks.instance(name, "params", params, MultiHeadParams)
         check(name, arrays | params._asdict(), signature="multi_head_attention_forward")
-        grad_params, *grads = pull_back(lambda p, q, k, v: self.forward(p, q, k, v, mask), grad_output, params, Q, K, V)
-        return grads[0], grads[1], grads[2], grad_params
+        return pull_back(lambda *given: self.forward(*given, mask), grad_output, Q, K, V, params)

@@ -10,6 +10,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attendax import checks, rotary
+from attendax.checks import knows_keywords
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 
@@ -75,6 +76,7 @@ def add_positional_encoding_backward(grad_output: ArrayLike, x: ArrayLike, pe: A
     return pull_back(add_positional_encoding, grad_output, x, pe)
 
 
+@knows_keywords
 def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtype: Any = float) -> Array:
     """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT).
 
@@ -100,6 +102,7 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtyp
     return 0.02 * jax.random.normal(rng, (max_length, d_model), dtype)
 
 
+@knows_keywords
 def rotary_encoding(
     x: ArrayLike,
     *,
@@ -203,6 +206,7 @@ def _of_traced(positions: ArrayLike, frequency: np.ndarray, dtype: DTypeLike) ->
     return cos, jnp.asarray(xp.where(positions < 0, -1, 1)[..., None], dtype) * sin
 
 
+@knows_keywords
 def rotary_encoding_backward(
     grad_output: ArrayLike,
     x: ArrayLike,

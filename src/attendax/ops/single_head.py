@@ -33,7 +33,7 @@ class Attention:
     Example:
         >>> layer = Attention(64)
         >>> params = layer.init(jax.random.key(0))
-        >>> output, weights = layer.forward_with_weights(params, jnp.ones((2, 10, 64)))
+        >>> output, weights = layer.forward_with_weights(jnp.ones((2, 10, 64)), params)
         >>> output.shape, weights.shape
         ((2, 10, 64), (2, 10, 10))
     """
@@ -52,15 +52,17 @@ class Attention:
         return SingleHeadParams(*(0.02 * jax.random.normal(key, shape, dtype) for key in jax.random.split(rng, 4)))
 
     @takes_arrays
-    def forward(self, params: SingleHeadParams, x: ArrayLike, *, causal: bool | None = None) -> Array:
+    def forward(self, x: ArrayLike, params: SingleHeadParams, *, causal: bool | None = None) -> Array:
         """Attend within x (B, T, M); ``causal`` None means the layer's own setting. Returns (B, T, M)."""
-        return self.forward_with_weights(params, x, causal=causal)[0]
+        return self.forward_with_weights(x, params, causal=causal)[0]
 
     @takes_arrays
     def forward_with_weights(
-        self, params: SingleHeadParams, x: ArrayLike, *, causal: bool | None = None
+        self, x: ArrayLike, params: SingleHeadParams, *, causal: bool | None = None
     ) -> tuple[Array, Array]:
         """``forward``, and the attention weights (B, T, T)."""
+        checks.arrays_first("Attention", {"x": x}, "params", params)
+        checks.instance("Attention", "params", params, SingleHeadParams)
         check("Attention", {"x": x} | params._asdict())
         wide, w_q, w_k, w_v, w_o = widen(x, *params)
         causal = self.causal if causal is None else checks.boolean("Attention", "causal", causal)
@@ -71,11 +73,14 @@ class Attention:
 
     @takes_arrays
     def backward(
-        self, grad_output: ArrayLike, params: SingleHeadParams, x: ArrayLike, *, causal: bool | None = None
+        self, grad_output: ArrayLike, x: ArrayLike, params: SingleHeadParams, *, causal: bool | None = None
     ) -> tuple[Array, SingleHeadParams]:
         """Gradient of x, and those of the weights as ``SingleHeadParams``."""
-        check("Attention.backward", {"x": x, "grad_output": grad_output} | params._asdict())
-        return pull_back(lambda x, params: self.forward(params, x, causal=causal), grad_output, x, params)
+        arrays = {"x": x, "grad_output": grad_output}
+        checks.arrays_first("Attention.backward", arrays, "params", params)
+        checks.instance("Attention.backward", "params", params, SingleHeadParams)
+        check("Attention.backward", arrays | params._asdict())
+        return pull_back(lambda x, params: self.forward(x, params, causal=causal), grad_output, x, params)
 
 
 @dataclasses.dataclass(frozen=True)

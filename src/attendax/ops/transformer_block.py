@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.checks import check
+from attendax.checks import check, knows_keywords
 from attendax.kernels.operands import takes_arrays
 from attendax.masks import ArrayLike
 from attendax.params import EncoderBlockParams, EncoderParams
@@ -59,6 +59,7 @@ def init_encoder_block(
     )
 
 
+@knows_keywords
 @takes_arrays
 def stack_encoder_blocks(
     x: ArrayLike,
@@ -92,7 +93,7 @@ def _stack(
     function: str, x: ArrayLike, blocks: Sequence[EncoderBlockParams], mask: ArrayLike | None, options: dict[str, Any]
 ) -> Array:
     """The forward in the name of ``function``."""
-    checks.tokens_first(function, x, "blocks", blocks)
+    checks.arrays_first(function, {"x": x}, "blocks", blocks)
     if isinstance(blocks, EncoderParams):
         checks.fail(TypeError, function, "blocks must be a sequence, got EncoderParams.", advice="Write params.blocks.")
     check(function, {"x": x})
@@ -103,6 +104,7 @@ def _stack(
     return hidden
 
 
+@knows_keywords
 @takes_arrays
 def stack_encoder_blocks_backward(
     grad_output: ArrayLike,
@@ -116,7 +118,7 @@ def stack_encoder_blocks_backward(
     eps: float = 1e-6,
 ) -> tuple[Array, list[EncoderBlockParams]]:
     """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
-    checks.tokens_first("stack_encoder_blocks_backward", x, "blocks", blocks)
+    checks.arrays_first("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output}, "blocks", blocks)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
 
@@ -143,7 +145,7 @@ class TransformerEncoderBlock:
     Example:
         >>> block = TransformerEncoderBlock(d_model=6, num_heads=2)
         >>> params = block.init(jax.random.key(0))
-        >>> block.forward(params, jnp.ones((1, 3, 6))).shape
+        >>> block.forward(jnp.ones((1, 3, 6)), params).shape
         (1, 3, 6)
     """
 
@@ -174,7 +176,7 @@ class TransformerEncoderBlock:
         return init_encoder_block(rng, self.d_model, self.num_heads, self.d_ff, bias=self.bias, dtype=dtype)
 
     @takes_arrays
-    def forward(self, params: EncoderBlockParams, x: ArrayLike, mask: ArrayLike | None = None) -> Array:
+    def forward(self, x: ArrayLike, params: EncoderBlockParams, mask: ArrayLike | None = None) -> Array:
         """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
         name = "TransformerEncoderBlock"
         shape = checks.encoder_block(name, {"x": x}, params, mask, **self._options, broadcast=True)
@@ -182,9 +184,9 @@ class TransformerEncoderBlock:
 
     @takes_arrays
     def backward(
-        self, grad_output: ArrayLike, params: EncoderBlockParams, x: ArrayLike, mask: ArrayLike | None = None
+        self, grad_output: ArrayLike, x: ArrayLike, params: EncoderBlockParams, mask: ArrayLike | None = None
     ) -> tuple[Array, EncoderBlockParams]:
         """Gradient of x, and those of the weights as ``EncoderBlockParams``."""
         name, arrays = "TransformerEncoderBlock.backward", {"x": x, "grad_output": grad_output}
         checks.encoder_block(name, arrays, params, mask, **self._options, broadcast=True)
-        return pull_back(lambda x, params: self.forward(params, x, mask), grad_output, x, params)
+        return pull_back(lambda x, params: self.forward(x, params, mask), grad_output, x, params)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attendax import checks
-from attendax.checks import check
+from attendax.checks import check, knows_keywords
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward
@@ -23,6 +23,7 @@ from .weighted_sum import (
 )
 
 
+@knows_keywords
 @quiet
 def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     """Compare every query with every key.
@@ -59,6 +60,7 @@ def _factor(Q: Array, scale: bool = True) -> float:
     return 1 / math.sqrt(Q.shape[-1]) if scale else 1.0
 
 
+@knows_keywords
 @quiet
 def compute_attention_scores_backward(
     grad_output: Array, Q: Array, K: Array, scale: bool = True
@@ -89,6 +91,7 @@ def compute_attention_scores_backward(
     return (gradient @ k).astype(Q.dtype), (gradient.swapaxes(-1, -2) @ q).astype(K.dtype)
 
 
+@knows_keywords
 @quiet
 def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Replace the scores of forbidden pairs.
@@ -118,6 +121,7 @@ def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -
     return np.where(mask, scores, np.asarray(mask_value).astype(scores.dtype))
 
 
+@knows_keywords
 def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Pull a gradient back through the mask: it passes where the score did, and is 0 where it was replaced.
 
@@ -176,6 +180,7 @@ def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1
     return softmax_backward(grad_output, scores, axis)
 
 
+@knows_keywords
 @quiet
 def scaled_dot_product_attention(
     Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
@@ -238,6 +243,7 @@ def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
     return np.where(overflow, np.copysign(limit, total), total), allowed & (bias != -np.inf)
 
 
+@knows_keywords
 @quiet
 def scaled_dot_product_attention_backward(
     grad_output: Array, Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None

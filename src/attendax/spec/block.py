@@ -3,6 +3,7 @@
 from typing import Any
 
 from attendax import checks
+from attendax.checks import knows_keywords
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
 from .multi_head import forward as multi_head_forward
@@ -12,6 +13,7 @@ from .token_wise import feed_forward, feed_forward_backward
 from .weighted_sum import Array, widen
 
 
+@knows_keywords
 def encoder_block(
     x: Array,
     params: EncoderBlockParams,
@@ -51,6 +53,7 @@ def encoder_block(
     return forward(params, x, mask, **options)[0]
 
 
+@knows_keywords
 def encoder_block_backward(
     grad_output: Array,
     x: Array,

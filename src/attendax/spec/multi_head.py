@@ -16,6 +16,7 @@ from .token_wise import affine_backward
 from .weighted_sum import Array, as_allowed, average, average_backward, quiet, take_out, widen
 
 
+@knows_keywords
 @quiet
 def multi_head_attention_forward(
     Q: Array,
@@ -105,6 +106,7 @@ def _affine(x: Array, W: Array, b: Array) -> Array:
     return x @ W if b is None else x @ W + b
 
 
+@knows_keywords
 @quiet
 def multi_head_attention_backward(
     grad_output: Array, cache: dict[str, Any]
@@ -171,10 +173,10 @@ def multi_head_attention_backward(
 
 @knows_keywords
 def multi_head_attention(
-    params: MultiHeadParams,
     query: Array,
     key: Array,
     value: Array,
+    params: MultiHeadParams,
     *,
     num_heads: int,
     mask: Array | None = None,
@@ -185,10 +187,10 @@ def multi_head_attention(
     """Multi-head attention of the weights ``params``: ``multi_head_attention_forward`` without its cache.
 
     Args:
-        params: ``MultiHeadParams``.
         query: (B, T, M).
         key: (B, S, M_k), of any width.
         value: (B, S, M_v), of any width.
+        params: ``MultiHeadParams``.
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.

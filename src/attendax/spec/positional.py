@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from attendax import checks
+from attendax.checks import knows_keywords
 
 from .layer import generator
 from .weighted_sum import Array, quiet, widen
@@ -87,6 +88,7 @@ def add_positional_encoding_backward(grad_output: Array, x: Array, pe: Array) ->
     return grad_output.copy(), grad_pe.astype(pe.dtype)
 
 
+@knows_keywords
 def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any = None) -> Array:
     """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT).
 
@@ -113,6 +115,7 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any = Non
     return generator("learned_positional_encoding", rng).normal(0.0, 0.02, (max_length, d_model))
 
 
+@knows_keywords
 @quiet
 def rotary_encoding(
     x: Array,
@@ -185,6 +188,7 @@ def _turned(x: Array, positions: Any, turns: checks.Turns, direction: int) -> Ar
     return np.concatenate([turned, rest], axis=-1).astype(x.dtype)
 
 
+@knows_keywords
 @quiet
 def rotary_encoding_backward(
     grad_output: Array,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attendax import checks
-from attendax.checks import check
+from attendax.checks import check, knows_keywords
 from attendax.params import EncoderBlockParams
 
 from .block import backward, forward
@@ -129,6 +129,7 @@ class TransformerEncoderBlock(Layer):
             super()._set_param(name, value)
 
 
+@knows_keywords
 def stack_encoder_blocks(x: Array, blocks: Sequence[TransformerEncoderBlock], mask: Array | None = None) -> Array:
     """Pass tokens through several blocks, one after the other.
 
@@ -158,7 +159,7 @@ def _stack(
 
     They are kept here, not in the blocks: one block may stand in the stack more than once.
     """
-    checks.tokens_first(function, x, "blocks", blocks)
+    checks.arrays_first(function, {"x": x}, "blocks", blocks)
     check(function, {"x": x})
     caches = []
     for block in blocks:
@@ -168,6 +169,7 @@ def _stack(
     return x, caches
 
 
+@knows_keywords
 def stack_encoder_blocks_backward(
     grad_output: Array, x: Array, blocks: Sequence[TransformerEncoderBlock], mask: Array | None = None
 ) -> Any:
@@ -185,7 +187,7 @@ def stack_encoder_blocks_backward(
     Raises:
         TypeError, ValueError: as the forward.
     """
-    checks.tokens_first("stack_encoder_blocks_backward", x, "blocks", blocks)
+    checks.arrays_first("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output}, "blocks", blocks)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
     _, caches = _stack("stack_encoder_blocks_backward", x, blocks, mask)
     grad_params: list[dict[str, Any]] = []

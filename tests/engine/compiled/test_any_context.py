@@ -89,7 +89,7 @@ def like(params, x):
 
 
 def multi_head(twin, x):
-    return twin.multi_head_attention(like(MULTI_HEAD, x), x, x, x, num_heads=HEADS)
+    return twin.multi_head_attention(x, x, x, like(MULTI_HEAD, x), num_heads=HEADS)
 
 
 def multi_head_backward(dout, x):

@@ -53,7 +53,7 @@ def attended(options):
 def encoded(query, key, value, rng):
     params = encoders.init_encoder(rng, CONFIG)
     tokens = jnp.zeros((2, 5), jnp.int32)
-    return encoders.encode(params, tokens, config=CONFIG, mask=jnp.ones((2, 5), bool)) * query.sum()
+    return encoders.encode(tokens, params, config=CONFIG, mask=jnp.ones((2, 5), bool)) * query.sum()
 
 
 def beside_jax(query, key, value, rng):

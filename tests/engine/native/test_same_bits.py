@@ -171,7 +171,7 @@ def layer(x):
 @jax.jit
 def attended(query, keys, start):
     options = {"num_heads": HEADS, "mask": masks.causal(start)}
-    return ops.multi_head_attention(block().attention, query, keys, keys, **options)
+    return ops.multi_head_attention(query, keys, keys, block().attention, **options)
 
 
 CONFIG = encoders.EncoderConfig(50, 80, 2, d_model=WIDTH, num_heads=HEADS, d_ff=200, num_layers=2)
@@ -189,7 +189,7 @@ def ids(B, T):
 @jax.jit
 def with_params(params, x, mask):
     """Weights are arguments: what is constant XLA may add up beforehand, if it has the shape for it."""
-    return encoders.encode(params, x, config=CONFIG, mask=mask)
+    return encoders.encode(x, params, config=CONFIG, mask=mask)
 
 
 def encoded(x, mask):

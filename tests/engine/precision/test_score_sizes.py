@@ -146,7 +146,7 @@ def multi_head_backward(grad_output, params, *tokens):
 
 def single_head(twin, params, x):
     if twin is ops:
-        return ops.Attention(WIDTH).forward(params, x)
+        return ops.Attention(WIDTH).forward(x, params)
     layer = spec.Attention(WIDTH, rng=0)
     layer.set_params(params)
     return layer.forward(x)
@@ -169,7 +169,7 @@ LAYERS = {
     ),
     "multi_head_attention": Layer(
         lambda rng, T, size: (multi_head_params(rng, size), *(normal(rng, 1, T, WIDTH) for _ in range(3))),
-        lambda twin, params, *a: twin.multi_head_attention(params, *a, num_heads=1),
+        lambda twin, params, *a: twin.multi_head_attention(*a, params, num_heads=1),
         multi_head_backward,
     ),
     "Attention": Layer(

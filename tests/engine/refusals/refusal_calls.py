@@ -165,7 +165,7 @@ def _taken(given, fields):
 
 def _multi_head_attention(twin, name, *, query, key, value, params=None, **given):
     weights = MultiHeadParams(**_taken(given, MultiHeadParams._fields))
-    return getattr(TWINS[twin], name)(weights if params is None else params, query, key, value, **given)
+    return getattr(TWINS[twin], name)(query, key, value, weights if params is None else params, **given)
 
 
 def _encoder_block(twin, name, *, x, params=None, **given):
@@ -204,16 +204,17 @@ def _stack(twin, name, *, x, **given):
 
 
 def _method(make, inputs):
-    """A call of a method: ``make(twin)`` gives the layer of a twin and, for ``ops``, the weights that come first."""
+    """A call of a method: ``make(twin)`` gives the layer of a twin and, for ``ops``, its weights."""
 
     def run(twin, name, **given):
         layer, params = make(twin)
         if not name.endswith(".backward"):
-            return layer.forward(*params, **given)
+            weights = {"params": params[0]} if params else {}
+            return layer.forward(**weights, **given)
         grad_output = given.pop("grad_output")
         arrays = inputs() if twin == "spec" else [jnp.asarray(array) for array in inputs()]
         if twin == "ops":
-            return layer.backward(grad_output, *params, *arrays, **given)
+            return layer.backward(grad_output, *arrays, *params, **given)
         layer.forward(*arrays, **given)
         return layer.backward(grad_output)
 

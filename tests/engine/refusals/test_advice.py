@@ -216,7 +216,7 @@ def test_ids_and_masks_of_encode():
     config = encoders.EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=0)
     params = encoders.init_encoder(jax.random.key(0), config)
     ids, flags = np.array([[1, 2, 3]]), np.array([[1, 1, 0]])
-    encode = functools.partial(encoders.encode, params, config=config)
+    encode = functools.partial(encoders.encode, params=params, config=config)
     assert message_of(lambda: encode(ids.tolist()))[-1] == "A list becomes an array by np.asarray(x)."
     assert message_of(lambda: encode(ids, mask=flags))[-1] == "Of numbers that are 0 and 1: mask.astype(bool)."
     last = message_of(lambda: encode(ids, mask=flags.tolist()))[-1]

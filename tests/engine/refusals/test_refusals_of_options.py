@@ -1,6 +1,7 @@
 """Refusals beyond arrays: options, sizes, lengths, states; masks and modifiers as values; the words (L14)."""
 
 import inspect
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import attendax
-from attendax import masks, ops, scores, spec
+from attendax import compat, encoders, masks, ops, scores, sharding, spec
 from attendax.conformance import assert_refuses
 from attendax.kernels.backends import default
 from attendax.params import EncoderParams
@@ -81,7 +82,7 @@ MISTAKES = [
     ),
     ("attention", {"score_mod": scores.softcap(1e300)}, ValueError, ["cap=1e+300", "from", "to", "float64"]),
     ("attention", {"score_mod": scores.softcap(1e-300)}, ValueError, ["cap=1e-300", "from", "to", "float64"]),
-    ("attention", {"mask": masks.causal(np.zeros(2, int))}, ValueError, ["mask has shape (2, 1, 5, 7)"]),
+    ("attention", {"mask": masks.causal(np.zeros(2, int))}, ValueError, ["offset of masks.causal has shape (2,)"]),
     ("attention", {"query": np.ones((3, 5, 5, 11))}, ValueError, ["N=5", "not a multiple of the G=2"]),
     ("attention", {"query": np.ones((3, 1, 5, 11))}, ValueError, ["N=1", "not a multiple of the G=2"]),
     ("attention", {"key": np.ones((3, 0, 7, 11)), "value": np.ones((3, 0, 7, 13))}, ValueError, ["N=4", "G=0"]),
@@ -194,6 +195,140 @@ def test_weights_before_the_tokens(module, backward):
         first, advice = message.splitlines()
         assert first == f"{name}{suffix}: x comes first, then {argument}, and they are the other way round."
         assert advice == f"Write {name}{suffix}({'grad_output, ' if backward else ''}x, {argument}, ...)."
+
+
+def test_weights_before_the_arrays():
+    """Every function and method that takes arrays and weights takes the arrays first, and names the other order."""
+    rng, x, tokens = jax.random.key(0), np.ones((2, 3, 6), np.float32), np.array([[1, 2, 3]])
+    config = encoders.EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=1)
+    params, layer = encoders.init_encoder(rng, config), ops.MultiHeadAttention(6, 3)
+    block, single, weights = ops.TransformerEncoderBlock(6, 3), ops.Attention(6), layer.init(rng)
+    three = "query, key and value come first", "query, key, value, params"
+    in_capitals = "Q, K and V come first", "Q, K, V, params"
+    one, of_block, of_single = ("x comes first", "x, params"), block.init(rng), single.init(rng)
+    calls = [
+        ("multi_head_attention", partial(ops.multi_head_attention, num_heads=3), [x, x, x], weights, *three),
+        ("multi_head_attention", partial(spec.multi_head_attention, num_heads=3), [x, x, x], weights, *three),
+        ("MultiHeadAttention.forward", layer.forward, [x, x, x], weights, *in_capitals),
+        ("TransformerEncoderBlock.forward", block.forward, [x], of_block, *one),
+        ("Attention.forward", single.forward, [x], of_single, *one),
+        ("encode", partial(encoders.encode, config=config), [tokens], params, *one),
+        ("layer_attention", partial(encoders.layer_attention, config=config, layer=0), [tokens], params, *one),
+        ("attention_rows", partial(encoders.attention_rows, config=config), [tokens], params, *one),
+    ]
+    for name, call, arrays, given, words, order in calls:
+        call(*arrays, given)
+        first, advice = assert_refuses(lambda c=call, a=arrays, g=given: c(g, *a), TypeError).splitlines()
+        assert first.endswith(f": {words}, then params, and they are the other way round."), name
+        assert advice == f"Write {name}({order}, ...).", name
+    for owner, arrays, given, order in [
+        (layer, [x, x, x], weights, "Q, K, V"), (block, [x], of_block, "x"), (single, [x], of_single, "x"),
+    ]:  # fmt: skip
+        owner.backward(x, *arrays, given)
+        message = assert_refuses(lambda f=owner.backward, a=arrays, g=given: f(x, g, *a), TypeError)
+        assert message.splitlines()[1] == f"Write {type(owner).__name__}.backward(grad_output, {order}, params, ...)."
+
+
+Q, K = np.zeros((2, 4, 5, 8), np.float32), np.zeros((2, 4, 7, 8), np.float32)
+X, CONFIG = np.zeros((2, 3, 6), np.float32), encoders.EncoderConfig(11, 7, 2, 6, 3, 5, 1)
+BY_POSITION = [  # a call, and the whole error
+    (lambda: attendax.attention(Q, K, K, masks.causal()),
+     "attention: mask is keyword-only: write attention(query, key, value, mask=...)."),
+    (lambda: spec.attention(Q, K, K, np.ones((5, 7), bool)),
+     "attention: mask is keyword-only: write attention(query, key, value, mask=...)."),
+    (lambda: attendax.attention(Q, K, K, scores.softcap(2.0)),
+     "attention: score_mod is keyword-only: write attention(query, key, value, score_mod=...)."),
+    (lambda: attendax.explain(Q, K, K, 0.5),
+     "explain: scale is keyword-only: write explain(query, key, value, scale=...)."),
+    (lambda: attendax.attention_stats(Q, K, K),
+     "attention_stats: 3 arguments are given by position, but it takes 2: query, key.\n"
+     "By name: mask, bias, score_mod, scale."),
+    (lambda: attendax.merge(Q, Q, K, K), "merge: 4 arguments are given by position, but it takes 2: one, other."),
+    (lambda: attendax.attention(Q, K), "attention: value is missing.\nWrite attention(query, key, value)."),
+    (lambda: ops.multi_head_attention(X, None, num_heads=2),
+     "multi_head_attention: value and params are missing.\n"
+     "Write multi_head_attention(query, key, value, params, num_heads=...)."),
+    (lambda: ops.encoder_block(X, None, 3),
+     "encoder_block: num_heads is keyword-only: write encoder_block(x, params, num_heads=...)."),
+    (lambda: encoders.encode(X, None, CONFIG),
+     "encode: config is keyword-only: write encode(x, params, config=...)."),
+    (lambda: sharding.attention(Q, K, K, "x"),
+     "attention: axis_name is keyword-only: write attention(query, key, value, axis_name=...)."),
+    (lambda: masks.segments(IDS),
+     "segments: key_ids is missing.\nTexts that look at themselves are segments(ids, ids)."),
+    (lambda: masks.causal(5, 7), "causal: 2 arguments are given by position, but it takes 1: offset."),
+    (lambda: ops.encoder_block(X, None, num_heads=3, is_causal=True),
+     "encoder_block: there is no argument 'is_causal'.\nWrite mask=masks.causal()."),
+    (lambda: ops.encoder_block(X, None, num_heads=3, training=True),
+     "encoder_block: there is no argument 'training'.\nThere are x, params, num_heads, mask, norm, activation, eps."),
+    (lambda: spec.scaled_dot_product_attention(Q, K, K, is_causal=True),
+     "scaled_dot_product_attention: there is no argument 'is_causal'.\nWrite mask=masks.causal()."),
+    (lambda: compat.jax_nn.dot_product_attention(Q, K, K, causal=True),
+     "jax_nn.dot_product_attention: there is no argument 'causal'.\nWrite is_causal=True."),
+    (lambda: compat.jax_nn.dot_product_attention(Q, K, K, dropout_rate=0.1),
+     "jax_nn.dot_product_attention: there is no argument 'dropout_rate'.\n"
+     "jax.nn has no such argument; attendax.attention has dropout_rate."),
+    (lambda: compat.jax_nn.dot_product_attention(Q, K, K, None, None, 0.5),
+     "jax_nn.dot_product_attention: scale is keyword-only: "
+     "write jax_nn.dot_product_attention(query, key, value, bias, mask, scale=...)."),
+    (lambda: compat.flax.attention_fn(Q, K, K, causal=True),
+     "flax.attention_fn: there is no argument 'causal'.\nWrite is_causal=True."),
+    (lambda: compat.equinox.multihead_attention(None, Q, K, K, causal=True),
+     "equinox.multihead_attention: there is no argument 'causal'.\nWrite mask=masks.causal()."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), BY_POSITION, ids=[words.partition(":")[0] for _, words in BY_POSITION])
+def test_arguments_in_a_wrong_place(call, message):
+    """By position where they are keyword-only, missing, or of another library: the error says what to write."""
+    assert assert_refuses(call, TypeError) == message
+
+
+THREE = np.array([1, 2, 3])
+NUMBERS_OF_MASKS = [  # a mask with three numbers where there are two texts; the array that is to blame
+    (masks.padding(THREE), "key_lengths of masks.padding"),
+    (masks.padding(THREE[:2], THREE), "query_lengths of masks.padding"),
+    (masks.causal() & masks.padding(THREE), "key_lengths of masks.padding"),
+    (~masks.prefix(THREE), "lengths of masks.prefix"),
+    (masks.causal(THREE), "offset of masks.causal"),
+    (masks.window(THREE, 0), "left of masks.window"),
+    (masks.window(0, THREE), "right of masks.window"),
+]
+
+
+@pytest.mark.parametrize(("mask", "name"), NUMBERS_OF_MASKS, ids=[name for _, name in NUMBERS_OF_MASKS])
+def test_an_array_of_a_mask_is_named(mask, name):
+    """The user gave three lengths, and never the array (3, 1, 5, 7) that they mean."""
+    for module in (attendax, spec):
+        facts, row = assert_refuses(lambda m=module: m.attention(Q, K, K, mask=mask), ValueError).splitlines()
+        assert facts == f"attention: {name} has shape (3,) but the scores have shape (2, 4, 5, 7)."
+        wanted = "got (3,)   expected () or (2,), for each text; (4, 1, 1), for each head"
+        assert row == f"  {name.split()[0]}  {wanted}"
+
+
+def test_ids_of_a_mask_are_named():
+    mask = masks.segments(np.zeros((3, 5), int), np.zeros((3, 7), int))
+    facts, row = assert_refuses(lambda: attendax.attention(Q, K, K, mask=mask), ValueError).splitlines()
+    assert facts == "attention: query_ids of masks.segments has shape (3, 5) but the scores have shape (2, 4, 5, 7)."
+    assert row == "  query_ids  got (3, 5)   expected (5,) or (2, 5), for each text"
+
+
+def test_ranks_and_leading_axes():
+    """Two is a rank of its own (L1); what is to be repeated is written out, and what is written works."""
+    for module, library in ((attendax, "jnp"), (spec, "np")):
+        message = assert_refuses(lambda m=module: m.attention(Q[0, 0, 0], K[0, 0, 0], K[0, 0, 0]), ValueError)
+        assert message.startswith("attention: query has rank 1 but needs 2, for one head, or at least 3.\n")
+        for key in (K[:1], K[0]):
+            message = assert_refuses(lambda m=module, k=key: m.attention(Q, k, k), ValueError)
+            code = f"{library}.broadcast_to(key, (2, 4, 7, 8)), {library}.broadcast_to(value, (2, 4, 7, 8))"
+            assert message.splitlines()[-1] == f"Leading axes are not broadcast; write {code}."
+            wide = eval(code, {"jnp": jnp, "np": np, "key": key, "value": key})
+            assert module.attention(Q, *wide).shape == (2, 4, 5, 8)
+        message = assert_refuses(lambda m=module: m.attention(Q, K[[0, 0, 0]], K[[0, 0, 0]]), ValueError)
+        assert "broadcast" not in message
+    params = ops.init_multi_head_attention(jax.random.key(0), 6, 3)
+    message = assert_refuses(lambda: ops.multi_head_attention(X, X[:1], X[:1], params, num_heads=3), ValueError)
+    assert message.endswith("write jnp.broadcast_to(key, (2, 3, 6)), jnp.broadcast_to(value, (2, 3, 6)).")
 
 
 # The values of a traced array are not known: these are refused outside jit only.
@@ -357,17 +492,23 @@ VALUES = [
      "where the real tokens come first."),
     (lambda: masks.from_function(1), TypeError, "from_function: f must be callable, got int."),
     (lambda: masks.causal() & IDS, TypeError,
-     "mask and mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
+     "masks: & joins two masks, got ndarray.\nWrite mask & masks.dense(array.astype(bool))."),
     (lambda: (IDS > 0) & masks.causal(), TypeError,
-     "mask and mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
+     "masks: & joins two masks, got ndarray.\nWrite mask & masks.dense(array)."),
     (lambda: (IDS > 0) | masks.causal(), TypeError,
-     "mask or mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
+     "masks: | joins two masks, got ndarray.\nWrite mask | masks.dense(array)."),
     (lambda: jnp.ones((2, 2), bool) & masks.causal(), TypeError,
-     "mask and mask: got ArrayImpl.\nAn array becomes a mask by masks.dense(array)."),
+     "masks: & joins two masks, got ArrayImpl.\nWrite mask & masks.dense(array)."),
+    (lambda: masks.causal() & [[True]], TypeError,
+     "masks: & joins two masks, got list.\nWrite mask & masks.dense(np.asarray(array, 'bool'))."),
+    (lambda: masks.causal() & np.zeros((2, 2)), TypeError,
+     "masks: & joins two masks, got ndarray.\nWhat is added to the scores is passed as bias."),
     (lambda: masks.causal() & masks.causal, TypeError,
-     "mask and mask: got function.\nA mask is made by a call: masks.causal()."),
-    (lambda: masks.causal() | None, TypeError, "mask or mask: got NoneType."),
-    (lambda: True & masks.causal(), TypeError, "mask and mask: got bool."),
+     "masks: & joins two masks, got function.\nCall it: mask & masks.causal(...)."),
+    (lambda: masks.causal() | (lambda i, j: i < j), TypeError,
+     "masks: | joins two masks, got function.\nWrite mask | masks.from_function(f)."),
+    (lambda: masks.causal() | None, TypeError, "masks: | joins two masks, got NoneType."),
+    (lambda: True & masks.causal(), TypeError, "masks: & joins two masks, got bool."),
     (lambda: masks.causal() and masks.window(1, 1), TypeError,
      "mask: a mask has no truth value.\nCombine masks with & (and), | (or) and ~ (not)."),
     (lambda: not masks.causal(), TypeError,
@@ -566,16 +707,20 @@ def test_an_implementation_that_is_not_there(module, there):
 def test_a_scale_that_is_an_array(make):
     """A floating scalar, and nothing else; in NumPy one of NumPy."""
     given = arguments("attention")
-    words = "attention: scale must be a number known before tracing, got {}.\n"
-    words += "An array is a floating scalar. Else multiply the query by it: query * scale, with scale=1.0."
-    assert assert_refuses(lambda: spec.attention(**given, scale=np.ones(2)), TypeError) == words.format("ndarray")
+    words = "attention: scale must be a number or a floating array of shape (), got {}."
+    on_arrays = "\nMultiply the query by an array of another shape or dtype: query * array, with scale=1.0."
+    for module in (spec, ops, attendax):
+        refused = assert_refuses(lambda m=module: m.attention(**given, scale=np.ones(2)), TypeError)
+        assert refused == words.format("an array (2,) float64") + on_arrays
+        for other, shown in (("0.5", "'0.5'"), ([0.5], "list"), (True, "True")):
+            refused = assert_refuses(lambda m=module, x=other: m.attention(**given, scale=x), TypeError)
+            assert refused == words.format(shown)
     wanted = attendax.attention(**given, scale=0.5)
     np.testing.assert_allclose(attendax.attention(**given, scale=make()), wanted, rtol=1e-12)
     np.testing.assert_allclose(spec.attention(**given, scale=np.array(0.5)), wanted, rtol=1e-12)
-    for other in (jnp.ones(2), jnp.int32(1), jnp.bool_(True)):
-        assert assert_refuses(lambda x=other: attendax.attention(**given, scale=x), TypeError) == words.format(
-            "ArrayImpl"
-        )
+    for other, shown in ((jnp.int32(1), "an array () int32"), (jnp.bool_(True), "an array () bool")):
+        refused = assert_refuses(lambda x=other: attendax.attention(**given, scale=x), TypeError)
+        assert refused == words.format(shown) + on_arrays
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])

@@ -124,9 +124,9 @@ def test_a_stack_and_a_layer_go_in_pieces_too():
     wanted = spec.encoder_block(spec.encoder_block(X, PARAMS, num_heads=N), PARAMS, num_heads=N)
     np.testing.assert_allclose(quickly(stack)(X, PARAMS), wanted, rtol=1e-5, atol=1e-5)
     layer = ops.TransformerEncoderBlock(M, N, 9)
-    assert is_in_pieces(lambda x, params: layer.forward(params, x), X, PARAMS)
+    assert is_in_pieces(lambda x, params: layer.forward(x, params), X, PARAMS)
     np.testing.assert_allclose(
-        layer.forward(PARAMS, X), spec.encoder_block(X, PARAMS, num_heads=N), rtol=1e-5, atol=1e-5
+        layer.forward(X, PARAMS), spec.encoder_block(X, PARAMS, num_heads=N), rtol=1e-5, atol=1e-5
     )
 
 
@@ -136,15 +136,15 @@ def test_multi_head_attention_of_other_keys(mask):
     queries = X[:, :3]
 
     def attend(x, keys, params):
-        return ops.multi_head_attention(params.attention, x, keys, keys, num_heads=N, mask=value)
+        return ops.multi_head_attention(x, keys, keys, params.attention, num_heads=N, mask=value)
 
     assert is_in_pieces(attend, queries, X, PARAMS)
     assert not is_in_pieces(jax.grad(lambda *given: attend(*given).sum(), (0, 1, 2)), queries, X, PARAMS)
     full = None if in_full is None else np.broadcast_to(in_full[:, :, :1], (B, N, 3, T))
-    wanted = spec.multi_head_attention(PARAMS.attention, queries, X, X, num_heads=N, mask=full)
+    wanted = spec.multi_head_attention(queries, X, X, PARAMS.attention, num_heads=N, mask=full)
     np.testing.assert_allclose(quickly(attend)(queries, X, PARAMS), wanted, rtol=1e-5, atol=1e-5)
     layer = ops.MultiHeadAttention(M, N, bias=True)
-    assert is_in_pieces(lambda x, params: layer.forward(params.attention, x, x, x), X, PARAMS)
+    assert is_in_pieces(lambda x, params: layer.forward(x, x, x, params.attention), X, PARAMS)
 
 
 def test_outside_of_jit_nothing_is_looped_over():
@@ -159,7 +159,7 @@ def test_a_mesh_a_symbolic_length_and_what_becomes_an_array_go_whole():
     layer = ops.MultiHeadAttention(M, N, bias=True)
     with jax.set_mesh(jax.make_mesh((1,), ("d",))):
         x = jax.device_put(X, jax.P("d"))
-        assert jax.jit(lambda x: layer.forward(PARAMS.attention, x, x, x))(x).shape == X.shape
+        assert jax.jit(lambda x: layer.forward(x, x, x, PARAMS.attention))(x).shape == X.shape
 
     (length,) = jax.export.symbolic_shape("t")
     exported = jax.export.export(jax.jit(lambda x: block()(x, PARAMS)))

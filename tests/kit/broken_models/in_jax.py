@@ -155,7 +155,7 @@ def of_attendax():
     params = encoders.init_encoder(jax.random.key(0), config)
 
     def apply(tokens, mask=None):
-        return encoders.encode(params, tokens, config=config, mask=mask)
+        return encoders.encode(tokens, params, config=config, mask=mask)
 
     return apply
 

@@ -167,15 +167,11 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def _said(path: str, error: BaseException) -> str:
     """An error in the user's module; where that is not there, a guess of the path that was meant."""
+    module, _, name = path.partition(":")
+    if "/" in module or module.endswith(".py"):  # a file: Python takes a leading "." for a relative import
+        return _of_file(Path(module.removesuffix(".py")), name)
     if not isinstance(error, ImportError):
         return f"{type(error).__name__}: {one_line(error)}"
-    module, _, name = path.partition(":")
-    if module.endswith(".py") or "/" in module:
-        file = Path(module.removesuffix(".py"))
-        if file.is_absolute():
-            return f"{one_line(error)}; a module is named in its folder: cd {file.parent}, then {file.name}:{name}"
-        meant = f"{str(file).strip('./').replace('/', '.')}:{name}"
-        return f"{one_line(error)}; a module is named without .py: {meant}"
     missing = getattr(error, "name", None) or str(error).partition("'")[2].partition("'")[0]
     if missing != module and not module.startswith(f"{missing}."):  # it is there, and lacks another one
         return one_line(error)
@@ -183,6 +179,14 @@ def _said(path: str, error: BaseException) -> str:
     near = difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
     hint = f"did you mean {near[0]}?" if near else f"{module.replace('.', '/')}.py is not in this folder"
     return f"{one_line(error)}; {hint}"
+
+
+def _of_file(file: Path, name: str) -> str:
+    """The module that a file is, where the path of a file is given in its place."""
+    there = "" if file.with_suffix(".py").is_file() else f"there is no file {file.with_suffix('.py')}; "
+    if file.is_absolute() or ".." in file.parts:
+        return f"{there}a module is named in its folder: cd {file.parent}, then {file.name}:{name}"
+    return f"{there}a module is named without .py: {'.'.join(file.parts)}:{name}"
 
 
 def _functions(target: str) -> str:

@@ -164,7 +164,8 @@ def stored_names(
         ValueError: the file holds two tensors for one name.
     """
     names: dict[str, str] = {}
-    for stored in file.keys():
+    every = file.keys()  # an open file is not iterable
+    for stored in every:
         name = stored.removeprefix(prefix)
         if unused(name):
             continue

@@ -139,7 +139,7 @@ def test_encode_divides_a_batch_that_goes_in_pieces(monkeypatch):
     monkeypatch.setattr(projections, "library_takes", lambda *_: False)  # XLA counts no FLOPs of the library
     config = encoders.EncoderConfig(11, 128, 2, d_model=16, num_heads=2, d_ff=32, num_layers=1)
     params, ids = encoders.init_encoder(jax.random.key(0), config), np.arange(64 * 128).reshape(64, 128) % 11
-    run = jax.jit(lambda params, ids: encoders.encode(params, ids, config=config))
+    run = jax.jit(lambda params, ids: encoders.encode(ids, params, config=config))
     divided = jax.device_put(ids, NamedSharding(MESH, P(("data", "tensor"))))
     compiled, alone = (run.lower(params, x).compile() for x in (divided, ids))
     assert "while" in compiled.as_text()

@@ -87,7 +87,7 @@ def test_layers(rng):
     weights, ids = encoders.init_encoder(jax.random.key(1), config), rng.integers(0, 11, (4, 8))
 
     def both(params, x, weights, ids):
-        return ops.encoder_block(x, params, num_heads=4), encoders.encode(weights, ids, config=config)
+        return ops.encoder_block(x, params, num_heads=4), encoders.encode(ids, weights, config=config)
 
     expected = jax.jit(both)(params, x, weights, ids)
     with jax.set_mesh(MESH):

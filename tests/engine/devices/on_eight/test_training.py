@@ -24,7 +24,7 @@ def test_one_training_step(tokens_by, rng):
     def step_of(encode):
         def step(params, ids, mask, target):
             def loss(params):
-                hidden = encode(params, ids, config=CONFIG, mask=mask, dropout_rng=rng)
+                hidden = encode(ids, params, config=CONFIG, mask=mask, dropout_rng=rng)
                 return (((hidden - target) * mask[..., None]) ** 2).mean()
 
             value, grads = jax.value_and_grad(loss)(params)
