@@ -13,7 +13,7 @@ from .options import NUMBER, first_kind, is_own
 
 TOLERANCE = 2e-5  # of float32, as a share of the largest number
 NARROW = 3 * 2.0**-8  # of bfloat16
-GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)  # sizes B, N, T, S, D, V
+GENERAL, ALIKE, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 3, 5, 8, 8), (2, 4, 5, 5, 8, 8)  # sizes B, N, T, S, D, V
 Answer = tuple[np.ndarray, ...]
 
 
@@ -79,10 +79,11 @@ class Subject:
     def right(self, probe: Probe) -> Answer:
         """Results by the conventions of its form; empty arrays where it has none.
 
-        Queries that are read as keys have to be as many.
+        Queries that are read as keys have to be as many. A narrow softmax is that of narrow arrays alone.
         """
+        how = self.form.how if probe.narrow else {**self.form.how, "softmax": forms.SOFTMAX[0]}
         try:
-            return forms.attention(probe.arrays, self.form.how, **probe.options)
+            return forms.attention(probe.arrays, how, **probe.options)
         except (ValueError, IndexError, ZeroDivisionError):
             return (np.empty(0),) * (2 if "return_lse" in probe.options else 1)
 
@@ -98,7 +99,7 @@ class Subject:
 
         def fn(*args: Any, **more: Any) -> Any:
             found = self.fn(*args, **more)
-            return found if len(found) > 1 else found[0]
+            return found if len(found) > 1 and (form.first or "return_lse" in options) else found[0]
 
         names: dict[str, Any] = {"fn": fn}
         try:

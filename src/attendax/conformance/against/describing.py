@@ -11,12 +11,14 @@ from ..conventions.form import factor_of, scale_of_first, solved
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import examples, forms, options
-from .asking import GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
+from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import AXIS, DROPOUT, GROUPED, HEADS, OF_BATCH, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
 from .remote import Function
 
-OTHERS = {GENERAL: (1, 2, 4, 7, 6, 5), SQUARE: (1, 2, 7, 7, 6, 6)}  # sizes at which a scale is another
+OTHERS = {  # sizes at which a scale is another
+    GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
+}  # fmt: skip
 MANY = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "pairs", "width", "weights"  # axes that count in a plain call
 MODES = {"training": True, "train": True, "deterministic": False}
@@ -43,8 +45,6 @@ class Describing:
         if not form and self.given:
             self.given = {}
             form = self._plain()
-        if not form and self.several:
-            form = self._plain(first=True)
         if not form:
             if not any(found for found, _ in self.answers.values()):
                 raise Failed(self.said)
@@ -99,8 +99,10 @@ class Describing:
 
         def agrees(form: Form, probe: Probe) -> bool:
             found = self.answer(form, probe)
+            if not found or found[0].shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1]):
+                return False
             near = examples.NARROW if probe.narrow else TOLERANCE
-            return bool(found) and distance(found, Subject(self.fn, form).right(probe)) <= near
+            return distance(found, Subject(self.fn, form).right(probe)) <= near
 
         return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
 
@@ -108,13 +110,13 @@ class Describing:
         """Arrays of the sizes of its plain call, and options."""
         return Probe(arrays(self.sizes), given)
 
-    def _plain(self, *, first: bool = False) -> Form | None:
+    def _plain(self) -> Form | None:
         """The layout, the order of the arrays, the scale and whether it is always causal, from the plainest call."""
         always = ["", *OPTIONS["is_causal"].axes["causal"]]
-        for self.sizes in (GENERAL, SQUARE):
+        for self.sizes in OTHERS:
             probe, other = (Probe(arrays(x), {}) for x in (self.sizes, OTHERS[self.sizes]))
             some = forms.layouts(self.fn, self.sizes)
-            layouts = [dataclasses.replace(x, given=self.given, first=first) for x in some]
+            layouts = [dataclasses.replace(x, given=self.given) for x in some]
             for layout in layouts:
                 probes = [probe, other] if self.answer(layout, other) else [probe]
                 hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]

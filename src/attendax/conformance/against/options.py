@@ -13,25 +13,23 @@ from ..conventions.table import IGNORED, TABLE
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",
-    "BTD": "{x}", "TD": "{x}",
+    "BTD": "{x}", "TD": "{x}", "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)",
 }  # fmt: skip
 OUT_OF = {  # and back
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 0, 2)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.reshape(B, {x}.shape[1], heads, -1).swapaxes(1, 2)", "NTD": "{x}[None]",
     "TND": "{x}.swapaxes(0, 1)[None]", "BTD": "{x}[:, None]", "TD": "{x}[None, None]",
+    "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, heads, -1), 0, 2)",
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
 MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
 )  # fmt: skip
 GIVEN = INTO | {  # layouts of a result, and back
-    "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)", "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
+    "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
     "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]",
 }  # fmt: skip
-BACK = OUT_OF | {
-    "BT(ND)": OUT_OF["BT(ND)"].replace("heads", "N"),
-    "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, N, -1), 0, 2)",
-}
+BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)")}
 ARRAYS = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
 RANKS = {  # of a mask or a bias
     "BNTS": ("{x}", "{x}"), "BTS": ("{x}[:, 0]", "{x}[:, None]"), "TS": ("{x}[0, 0]", "{x}[None, None]"),

@@ -1,11 +1,12 @@
 """One of two functions, called with arrays of NumPy and giving such: in a process of its own, or in this one."""
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ FOUND = {  # Python that finds a function which no module has
 }
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAVES = ("out", "lse")
+CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 Results = tuple[np.ndarray, ...]
 
 
@@ -56,6 +58,8 @@ class Here(Subject):
         else:
             self.fn = text.resolve(fn) if isinstance(fn, str) else fn
             self.kinds = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
+        self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}  # of JAX
+        self.fixed: set[str] = set()  # options whose numbers it looks at
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)
@@ -76,19 +80,58 @@ class Here(Subject):
             exec(compile(request.code, "adapter.py", "exec"), names)
             fn = names["adapted"]
         for kind in list(self.kinds):
+            arrays, options = _made(request.arrays, kind), _made(request.options, kind)
             try:
-                found = fn(*_made(request.arrays, kind), **_made(request.options, kind))
+                in_programs = kind == "jax"
+                found = self._in_programs(fn, request.code, arrays, options) if in_programs else fn(*arrays, **options)
             except (Exception, SystemExit) as error:
                 said = said or Failed.by(error)
                 continue
-            parts = [x for x in (found if isinstance(found, (tuple, list)) else [found]) if hasattr(x, "dtype")][:2]
+            parts = _arrays(found)
             if not parts:
                 raise Failed(f"it gives {type(found).__name__}, expected an array")
             self.kinds = [_kind_of(parts[0], kind)]  # its own from now on
-            arrays = (framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
-            return dict(zip(LEAVES, arrays, strict=False))
+            results = (framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
+            return dict(zip(LEAVES, results, strict=False))
         assert said is not None
         raise said
+
+    def _in_programs(self, fn: Any, code: str, arrays: Any, options: Mapping[str, Any]) -> Any:
+        """Call a JAX function as one XLA program for each shape, or as it is if it looks at numbers.
+
+        Compiling each operation of a call by itself takes five times as long. A narrow dtype is not compiled: XLA
+        would leave out the roundings that are asked for.
+        """
+        import jax
+
+        if any(x.dtype != np.float32 for x in arrays):
+            return fn(*arrays, **options)
+        leaves = {k: jax.tree.leaves(x) for k, x in options.items()}
+        inputs = {k for k, some in leaves.items() if some and all(hasattr(x, "dtype") for x in some)}
+        numbers = {k for k, some in leaves.items() if some and all(type(x) in (int, float) for x in some)} - self.fixed
+        if numbers:  # they change without another program
+            with contextlib.suppress(Exception):
+                return self._program(fn, code, arrays, options, inputs | numbers)
+        try:
+            found = self._program(fn, code, arrays, options, inputs)
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+            found = fn(*arrays, **options)
+        self.fixed |= numbers
+        return found
+
+    def _program(self, fn: Any, code: str, arrays: Any, options: Mapping[str, Any], inputs: Collection[str]) -> Any:
+        """Run the program for these options; those that are no ``inputs`` are constants of it."""
+        import jax
+
+        constants = {k: x for k, x in options.items() if k not in inputs}
+        key = code, repr(sorted(constants.items()))
+
+        def run(arrays: Any, given: Any) -> Any:
+            found = fn(*arrays, **given, **constants)
+            return _arrays(found) or found
+
+        program = self.programs.setdefault(key, jax.jit(run, compiler_options=CHEAPLY))
+        return program(arrays, {k: options[k] for k in inputs})
 
 
 class Function:
@@ -179,7 +222,14 @@ def _made(x: Any, kind: str) -> Any:
         return {k: _made(v, kind) for k, v in x.items()}
     if isinstance(x, tuple):
         return tuple(_made(v, kind) for v in x)
+    if isinstance(x, np.ndarray) and x.dtype == np.float64:  # of NumPy's np.where(mask, 0.0, -np.inf)
+        x = x.astype(np.float32)
     return framework(kind).asarray(x) if isinstance(x, np.ndarray) else x
+
+
+def _arrays(found: Any) -> list[Any]:
+    """The first two arrays of a result."""
+    return [x for x in (found if isinstance(found, (tuple, list)) else [found]) if hasattr(x, "dtype")][:2]
 
 
 def _kind_of(x: Any, kind: str) -> str:
