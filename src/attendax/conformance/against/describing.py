@@ -12,8 +12,9 @@ from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import examples, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
+from .completing import MASKS
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
-from .options import AXIS, DROPOUT, GROUPED, HEADS, OF_BATCH, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
+from .options import AXIS, DROPOUT, GROUPED, HEADS, OF_BATCH, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS, WORD
 from .remote import Function
 
 OTHERS = {  # sizes at which a scale is another
@@ -22,6 +23,7 @@ OTHERS = {  # sizes at which a scale is another
 MANY = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "pairs", "width", "weights"  # axes that count in a plain call
 MODES = {"training": True, "train": True, "deterministic": False}
+WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
@@ -41,17 +43,16 @@ class Describing:
 
     def subject(self) -> Subject:
         """The function with all that is found out about it; raises Failed where it raises in every layout."""
-        form = self._plain()
-        if not form and self.given:
-            self.given = {}
-            form = self._plain()
+        form = self._as_called()
         if not form:
-            if not any(found for found, _ in self.answers.values()):
+            if not self._answers():
                 raise Failed(self.said)
             return Subject(self.fn, Form(path=self.fn.path), known=False)
         form = dataclasses.replace(form, arrays=self.fn.kind())
         form = self._grouped(self._second(form) if self.several else form)
-        free, left = [x for x in self.fn.names if x not in (*self.fn.required, *HEADS, *UNREAD)], []
+        known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
+        unread = {*self.fn.required, *HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
+        free, left = [x for x in self.fn.names if x not in unread], []
         for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
             kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
             found = (self._read(form, name, ours, ignored) for ignored in (False, True) for ours in kinds)
@@ -59,7 +60,7 @@ class Describing:
             form = offered or form
             left += [] if offered else [name]
         left = [name for name in left if "segments" not in form.options or name != form.options["segments"].form]
-        form = self._dtypes(self._empty_lse(*self._empty(self._order(form))))
+        form = self._dtypes(self._empty_lse(*self._empty(self._order(self._word(form)))))
         for name in (x for x in free if x in left):
             if name in DROPOUT:
                 form = self._dropout(form, name)
@@ -76,6 +77,38 @@ class Describing:
                 said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
                 self.unknown[form.options[name].name or name] = said
                 form = form.but(**{AXIS[name]: LAW[AXIS[name]]}).keeping(x for x in form.options if x != name)
+        return form
+
+    def _answers(self) -> bool:
+        """Tell whether some call has an answer."""
+        return any(found for found, _ in self.answers.values())
+
+    def _as_called(self) -> Form | None:
+        """The form of its plain call; of a required mask that may not be None, with one that masks nothing."""
+        if more := [x for x in self.fn.required if x not in HEADS][3:]:
+            raise Failed(f"it requires {' and '.join(more)}, by a name that is not known: {WRAP.format(more[0])}")
+        name = next((x for x in self.fn.meant if x in OPTIONS["mask"].names), "")
+        meant = [{**self.fn.meant, name: text} for text in ("None", *MASKS)] if name else []
+        for self.fn.meant in meant:
+            if self._by_scale(GENERAL):
+                break
+        else:
+            self.fn.meant = meant[0] if meant else self.fn.meant
+        form = self._plain()
+        if not form and self.given:
+            self.given = {}
+            form = self._plain()
+        return form
+
+    def _word(self, form: Form) -> Form:
+        """Tell whether a mask may be the word "causal", and what that means."""
+        if "mask" not in form.options or "is_causal" in form.options:
+            return form
+        offered = form.keeping(x for x in form.options if x != "mask")
+        offered = offered.offering("is_causal", Option(form.options["mask"].name, WORD))
+        for _, probes in self._asked(form, "is_causal"):
+            if found := self._settled((offered.but(causal=x) for x in OPTIONS["is_causal"].axes["causal"]), probes):
+                return dataclasses.replace(form, word=found.how["causal"])
         return form
 
     def _called(self, *given: Any, **more: Any) -> Answer:
@@ -110,18 +143,28 @@ class Describing:
         """Arrays of the sizes of its plain call, and options."""
         return Probe(arrays(self.sizes), given)
 
-    def _plain(self) -> Form | None:
-        """The layout, the order of the arrays, the scale and whether it is always causal, from the plainest call."""
+    def _layouts(self) -> list[Form]:
+        """Each way in which the arrays may be given."""
+        return [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
+
+    def _by_scale(self, sizes: tuple[int, ...]) -> Form | None:
+        """The layout, the order of the arrays, the scale and whether it is always causal, at some sizes."""
         always = ["", *OPTIONS["is_causal"].axes["causal"]]
-        for self.sizes in OTHERS:
-            probe, other = (Probe(arrays(x), {}) for x in (self.sizes, OTHERS[self.sizes]))
-            some = forms.layouts(self.fn, self.sizes)
-            layouts = [dataclasses.replace(x, given=self.given) for x in some]
-            for layout in layouts:
-                probes = [probe, other] if self.answer(layout, other) else [probe]
-                hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
-                if (found := self._settled(hows, probes)) and self.takes(found, probe):
-                    return found
+        probe, other = (Probe(arrays(x), {}) for x in (sizes, OTHERS[sizes]))
+        self.sizes = sizes
+        for layout in self._layouts():
+            probes = [probe, other] if self.answer(layout, other) else [probe]
+            hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
+            if (found := self._settled(hows, probes)) and self.takes(found, probe):
+                return found
+        return None
+
+    def _plain(self) -> Form | None:
+        """The form of its plainest call."""
+        for sizes in OTHERS:
+            if found := self._by_scale(sizes):
+                return found
+            probe, layouts = self._probe({}), self._layouts()
             reading = (layout for layout in layouts if self._reads_queries(layout, probe))
             solved = (layout.but(scale=self._solved(layout)) for layout in reading)
             if found := self._settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
@@ -156,7 +199,7 @@ class Describing:
         """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
         if "(" in form.layout or set("BN") <= set(form.layout):
             return True
-        found = self.answer(Form(), probe)
+        found = self.answer(Form(meant=self.fn.meant, by_name=self.fn.by_name), probe)
         return not found or found[0].shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1])
 
     def _dropout(self, form: Form, name: str) -> Form:
@@ -216,7 +259,9 @@ class Describing:
             return
         shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}, "segments": {(S, S)}}
         at = sorted((t, s) for t, s in shapes.get(ours, {(T, S)}) if T != S or t == s)
-        kinds = tuple(row.kinds)[:: -1 if ours == "offset" else 1]  # of each batch, where it is taken
+        kinds = tuple(x for x in row.kinds if x != WORD)[
+            :: -1 if ours == "offset" else 1
+        ]  # of each batch, where it is taken
         values = row.values[-2:]
         if ours in ("key_lengths", "segments"):
             values = tuple(options.drawn(ours, "", (B, N, *at[0]), seed) for seed in (0, 1))

@@ -66,6 +66,9 @@ class Form:
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keywords that it is always given
     grouped: bool = False  # whether it takes fewer heads of keys
     heads: str = ""  # the name of its keyword for the number of heads
+    meant: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of other required arguments: Python
+    by_name: tuple[str, ...] = ()  # of its arrays, where another argument comes before one of them
+    word: str = ""  # the convention of causal of a mask that may be the word "causal"
     # of its keywords, where they are numbers, text or None
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -103,7 +106,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     """Each way in which the arrays may be given, of those sizes; then those whose result has the heads elsewhere."""
     count = sum(name not in HEADS for name in fn.required)
     heads = next((name for name in fn.names if name in HEADS), "")
-    form = Form(path=fn.path, heads=heads, defaults=fn.defaults)
+    form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
     square = sizes[2::2] == sizes[3::2]
     packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2)
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")

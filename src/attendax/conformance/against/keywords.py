@@ -36,7 +36,8 @@ class Keywords:
     def __init__(self, a: Form, b: Form) -> None:
         self.whole, self.a, self.b = a, a.heard(), b.heard()
         a, b = self.a, self.b
-        self.words = {name: repr(x) for name, x in b.given.items()}  # always given; others are put into ``options``
+        # always given; others are put into ``options``
+        self.words = {**b.meant, **{name: repr(x) for name, x in b.given.items()}}
         self.lse = a.options.get("return_lse") if "return_lse" in b.options else None
         self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
         self.unlike = self._unlike()
@@ -110,7 +111,8 @@ class Keywords:
     def _give(self, name: str, value: str, mine: Option | None = None) -> list[str]:
         """Give ``b`` a keyword: always, or where ``a`` is given one."""
         default = self.a.defaults.get(mine.name) if mine else None
-        passed = mine is not None and value == mine.name and default == self.b.defaults.get(name)
+        theirs = self.b.meant.get(name, repr(self.b.defaults.get(name)))
+        passed = mine is not None and value == mine.name and repr(default) == theirs
         if mine is None or passed or default is not None:
             self.words[name] = value
             return []

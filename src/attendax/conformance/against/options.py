@@ -50,6 +50,7 @@ MASKS = {
 OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
 OVER = "(1 / {x} if {x} else float('inf'))"
 NUMBER = "a number"
+WORD = "the word 'causal'"  # in the place of a mask
 WIDEST = 100  # keys, above which a window has a quarter of them
 WIDE = {"window": "both sides", "offset": "(B,)"}  # the kinds of which one number is the plainest value
 REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
@@ -91,7 +92,8 @@ class Row(NamedTuple):
 
 OPTIONS = {
     "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
-        {"causal": _of("causal"), "empty": _of("empty")}, (True,)),
+        {"causal": _of("causal"), "empty": _of("empty")}, (True,),
+        {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
          "src_mask", "m"),
@@ -146,7 +148,7 @@ MASKED = {"mask", "is_causal", "window", "key_lengths", "segments"}  # beside wh
 PAIRS = (3, 0), (0, 2), (1, 1), (-1, -1), (-1, 0)  # windows of two sides; with -1, no limit, where the default has it
 HEADS = ("num_heads", "n_heads", "heads", "n_head", "h", "nhead")
 GROUPED = ("enable_gqa",)
-DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate")
+DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p")
 RANDOM = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
 UNREAD = ("training", "train", "deterministic", "implementation", "precision", *RANDOM)
 

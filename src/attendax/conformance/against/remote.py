@@ -4,8 +4,10 @@ import ast
 import contextlib
 import functools
 import inspect
+import itertools
 import re
 import sys
+import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import path_in_other_process
+from .completing import completed
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))
@@ -31,6 +34,7 @@ FOUND = {  # Python that finds a function which no module has
 }
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAVES = ("out", "lse")
+OBJECT = "types.SimpleNamespace"  # an argument that is one
 CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 Results = tuple[np.ndarray, ...]
 
@@ -104,9 +108,10 @@ class Here(Subject):
         """
         import jax
 
-        if any(x.dtype != np.float32 for x in arrays):
-            return fn(*arrays, **options)
         leaves = {k: jax.tree.leaves(x) for k, x in options.items()}
+        given = [x.dtype for x in (*arrays, *itertools.chain(*leaves.values())) if hasattr(x, "dtype")]
+        if any(x.itemsize == 2 and x.kind in "fV" for x in given):
+            return fn(*arrays, **options)
         inputs = {k for k, some in leaves.items() if some and all(hasattr(x, "dtype") for x in some)}
         numbers = {k for k, some in leaves.items() if some and all(type(x) in (int, float) for x in some)} - self.fixed
         if numbers:  # they change without another program
@@ -152,8 +157,9 @@ class Function:
         if "raised" in told:
             self.subject.close()
             raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
-        self.names, self.required = told["names"], told["required"]
+        self.names: list[str] = told["names"]
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
+        self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
 
     def __call__(self, *arrays: Any, **options: Any) -> Results:
         """One call; raises Failed where it raises, dies, or gives no arrays."""
@@ -161,6 +167,7 @@ class Function:
 
     def _run(self, code: str, /, *arrays: Any, **options: Any) -> Results:
         self.subject.allow(TIMEOUT)
+        options = {k: {OBJECT: vars(x)} if isinstance(x, types.SimpleNamespace) else x for k, x in options.items()}
         try:
             found = self.subject.ask(Asked(arrays, options, code))
         except Died as died:
@@ -219,6 +226,8 @@ def _documented(fn: Any) -> list[inspect.Parameter]:
 
 def _made(x: Any, kind: str) -> Any:
     if isinstance(x, Mapping):
+        if set(x) == {OBJECT}:
+            return types.SimpleNamespace(**x[OBJECT])
         return {k: _made(v, kind) for k, v in x.items()}
     if isinstance(x, tuple):
         return tuple(_made(v, kind) for v in x)

@@ -276,6 +276,7 @@ def _notes(a: Subject, b: Subject, compared: set[str], directly: frozenset[str] 
             if name not in directly:
                 names.setdefault(why, []).append(name)
         found += [f"{letter}'s {', '.join(some)}: {why}" for why, some in names.items()]
+        found += [f"{letter}'s mask as the word 'causal', {x.form.word}"] * bool(x.form.word)
     lacking = a.form.options.keys() - compared, b.form.options.keys() - a.form.options.keys()
     for letter, x, other, some in zip("AB", (a, b), (b, a), lacking, strict=True):
         lacked = [name for name in some if not {*OPTIONS[name].names} & {*other.unknown}]  # these are told above

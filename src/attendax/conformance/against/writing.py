@@ -40,7 +40,8 @@ class _Adapter(Keywords):
         words = [f"{x}={a.defaults.get(x)!r}" for x in itertools.chain(*both) if x]
         first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
         given = ", ".join([first, *filter(None, [a.heads]), *words])
-        return [IMPORTS[self.b.arrays], import_line(self.b.path), "", "", f"def adapted({given}):"]
+        imports = ["import types"] * any("types." in x for x in self.words.values())
+        return [*imports, IMPORTS[self.b.arrays], import_line(self.b.path), "", "", f"def adapted({given}):"]
 
     def _arrays(self) -> list[str]:
         """Lines from the arrays of ``a`` to (B, N, T, D), where they are needed."""
@@ -98,6 +99,8 @@ class _Adapter(Keywords):
             query, *others = (into.format(x=x) for x in ("query", "key", "value"))
             stacked = ", ".join(([query] if pack == "qkv" else []) + others)
             arrays = f"{query}, " * (pack == "kv") + f"xp.stack([{stacked}], {axis})"
+        elif b.by_name:
+            arrays = ", ".join(f"{k}={into.format(x=x)}" for k, x in zip(b.by_name, b.order.split(", "), strict=True))
         given = ", ".join([arrays, *(f"{k}={x}" for k, x in self.words.items())])
         always = b.options.get("return_lse")
         rest = "[0]" if b.first or (always and not always.name and not self.lse) else ""
@@ -109,7 +112,9 @@ class _Adapter(Keywords):
         index = {"B": "b", "N": ":, n", "BN": "b, n"}["".join(self.loops)]
         at = {"b": "x[b % len(x)]", "b, n": "x[b % len(x), n % x.shape[1]]", ":, n": "x[:, n % x.shape[1]]"}[index]
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
-        arrays = ", ".join(INTO[b.layout].format(x=f"{x}[{index}]") for x in b.order.split(", "))
+        names = [f"{name}=" for name in b.by_name] or [""] * 3
+        each = zip(names, b.order.split(", "), strict=True)
+        arrays = ", ".join(name + INTO[b.layout].format(x=f"{x}[{index}]") for name, x in each)
         words = ", ".join(f"{k!r}: {x}" for k, x in self.words.items())
         lines = [f"options |= {{{words}}}"] if words else []
         given = f"**{{k: {at} if getattr(x, 'ndim', 0) else x for k, x in options.items()}}"
