@@ -444,10 +444,22 @@ PLANTED += [
     ),
     ("exponent up to 1", "sinusoidal_encoding", ANGLE, "exponent = (column // 2) / max(d_model // 2 - 1, 1)"),
     (
-        "bracket of the exponent",
+        "angles of 0",
         "sinusoidal_encoding",
         "angle = (1.0 * arange(max_length))[:, None] / 10000.0 ** (1.0 * exponent)",
         "angle = (1.0 * arange(max_length))[:, None] / 10000.0 ** 2 * (column // 2) / d_model",
+    ),
+    (
+        "angles of 0",
+        "sinusoidal_encoding",
+        "angle = (1.0 * arange(max_length))[:, None] / 10000.0 ** (1.0 * exponent)",
+        "angle = (1.0 * arange(max_length))[:, None] / 10000.0 ** (1.0 * d_model)",
+    ),
+    (
+        "as many heads as columns",
+        "MultiHeadAttention",
+        "self.d_model, self.num_heads, self.d_k = d_model, num_heads, d_model // num_heads",
+        "self.d_model, self.num_heads, self.d_k = d_model, d_model, d_model // num_heads",
     ),
     ("cosine of the next angle", "sinusoidal_encoding", ANGLE, "exponent = 2 * ((column + 1) // 2) / d_model"),
     ("every column its own frequency", "sinusoidal_encoding", ANGLE, "exponent = 2 * column / d_model"),
@@ -580,6 +592,29 @@ PLANTED += [
         "feed_forward_backward",
         "    return dx, dW1, db1, dW2, db2",
         "    return dx + grad_output, dW1, db1, dW2, db2",
+    ),
+    ("gradient twice", "softmax_backward", PULL, "return p * (dp - inner) * dp"),
+    ("gradient twice", BACK, PULL, "return p * (dp - inner) * dp"),
+    ("row sum of p", "softmax_backward", INNER, "inner = p.sum(axis=axis, keepdims=True)"),
+    (
+        "norm over a whole text",
+        "layer_norm",
+        "def normalise(x, eps):\n    mean",
+        "def normalise(x, eps):\n    if x.ndim > 1:\n        rows = x.reshape(len(x), -1)\n        hat = "
+        "(rows - rows.mean(axis=1, keepdims=True)) / (rows.var(axis=1, keepdims=True) + eps) ** 0.5\n"
+        "        return hat.reshape(x.shape), 1\n    mean",
+    ),
+    (
+        "norm over a whole text",
+        "layer_norm",
+        "hat, _ = normalise(x, eps)\n    return gamma",
+        "hat = normalise(x.reshape(x.shape[0], -1), eps)[0].reshape(x.shape)\n    return gamma",
+    ),
+    (
+        "norm over axis 1",
+        "layer_norm",
+        "hat, _ = normalise(x, eps)\n    return gamma",
+        "hat = (x - x.mean(1, keepdims=True)) / (x.var(1, keepdims=True) + eps) ** 0.5\n    return gamma",
     ),
     ("values not normalised", BLOCK, HALVES, "h = x + self.attention.forward(n1, x, x, mask)"),
     ("residual from the norm", BLOCK, HALVES, "h = n1 + self.attention.forward(n1, n1, n1, mask)"),

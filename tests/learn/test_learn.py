@@ -2,11 +2,13 @@
 
 import ast
 import contextlib
+import functools
 import inspect
 import itertools
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from mistakes_in_learning import PLANTED, TWO
 
 from attendax import learn, spec
 from attendax.cli import main
-from attendax.learn import arrays, folders
+from attendax.learn import arrays, folders, reasons
 from attendax.learn.arrays import Arrays
 from attendax.learn.exercises import MODULES, path, texts
 from attendax.learn.grading import Grade, examined, grade
@@ -32,6 +34,15 @@ from places import ROOT, SOURCE
 
 PATH = {exercise.name: exercise for exercise in path()}
 RIGHT = learner.names()
+
+
+def two_of(name):
+    """All pairs of mistakes of an exercise, each in each of its ways, in an order that mixes them."""
+    ways = [(each, way) for each, row in mistakes(PATH[name]).items() for way in range(len(row.get("wrong", ())))]
+    pairs = [pair for pair in itertools.combinations(ways, 2) if pair[0][0] != pair[1][0]]
+    return random.Random(name).sample(pairs, len(pairs))
+
+
 LIBRARIES = [
     pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed"))
     for name in learner.LIBRARIES
@@ -123,6 +134,58 @@ class TestWrong:
                 case = Case(exercise, [answer_of(exercise, (mistake, way), each) for each in exercise.questions])
                 if case.wrong.any():
                     assert next(iter(case.explained()[0]), "") == mistake, (mistake, way, case.explained()[0])
+
+    def test_what_changes_nothing_is_not_said(self):
+        """A partner of a pair that does nothing in this exercise made the pair of it, and was named."""
+
+        def softmax(x, axis=-1):
+            e = np.exp(x - x.max())
+            return e / e.sum(axis=axis, keepdims=True)
+
+        def softmax_backward(grad_output, x, axis=-1):
+            p = softmax(x, axis)
+            return p * (grad_output - (grad_output * p).sum(axis=axis, keepdims=True))
+
+        for function in (softmax, softmax_backward):
+            assert sorted(grade(function).mistakes) == ["empty row is NaN", "maximum of everything"], grade(function)
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('c["V"], c["W_V"])', 'c["V"])'),
+            ("    c = cache\n    dC", "    c = {}\n    dC"),
+            ("return dy @ W.T, dW", "return (dy @ W.T)[99], dW"),
+        ],
+    )
+    def test_calls_that_all_fail_have_no_reason_but_their_error(self, old, new):
+        """A mistake that makes calls fail as well, for another cause, was named for them."""
+        found = grade(learner.names("numpy", old, new)["multi_head_attention_backward"])
+        assert found.mistakes == (), found
+        assert found.reason.startswith("It raises "), found.reason
+
+    def test_a_small_deviation_is_not_drawn_evenly(self):
+        def learned_positional_encoding(max_length, d_model):
+            return 0.01 * np.random.default_rng().normal(size=(max_length, d_model))
+
+        found = grade(learned_positional_encoding)
+        assert (found.mistakes, "deviation, about: 0.01, expected 0.02" in found.reason) == ((), True), found
+
+    @pytest.mark.sample(27)
+    @pytest.mark.parametrize(("name", "pairs"), [(n, k) for n in PATH for k in range(len(two_of(n)) // 12 + 1)])
+    def test_of_two_at_once_nothing_else_is_said(self, name, pairs, monkeypatch):
+        """Of every pair: what is said is one of the two, and if both are said, neither explains it alone.
+
+        Two may make a third, as -inf times 0 with -1e9 for -inf makes scores + (1 - mask) * -1e9.
+        """
+        monkeypatch.setattr(reasons, "mistaken", cached)
+        exercise = PATH[name]
+        for off in filter(can_be_made, two_of(name)[12 * pairs : 12 * pairs + 12]):
+            case = Case(exercise, [answer_of(exercise, off, each) for each in exercise.questions])
+            found = set(case.explained()[0]) if case.wrong.any() else set()
+            third = [(each, way) for each in found for way in range(len(texts("mistakes")[each].get("wrong", ())))]
+            made = len(found) == 1 and any(case._given_by(each) for each in third)
+            assert made or found <= {off[0][0], off[1][0]}, (off, found)
+            assert len(found) < 2 or not any(case._given_by(each) for each in off), (off, found)
 
     def test_each_text_stands_once_in_the_formulas(self):
         assert all(
@@ -456,12 +519,33 @@ class TestTexts:
     def test_the_code_stays_small(self):
         """Lines that are no text: of the folder and of the commands."""
         files = [*(ROOT / "src/attendax/learn").glob("*.py"), ROOT / "src/attendax/commands/learn.py"]
-        assert sum(map(lines_of_code, files)) <= 900
+        assert sum(map(lines_of_code, files)) <= 930
+
+
+@functools.cache
+def answer_of_a_learner(name, number, off):
+    return mistaken(PATH[name], PATH[name].questions[number], Failed("It raises."), off)
+
+
+def cached(exercise, question, answer, off):
+    """The same as ``mistaken``, and quick where nothing is drawn."""
+    if "dropped" in exercise.text:
+        return mistaken(exercise, question, answer, off)
+    number = next(k for k, each in enumerate(exercise.questions) if each is question)
+    return answer_of_a_learner(exercise.name, number, off)
+
+
+def can_be_made(off):
+    """Two mistakes in one place cannot."""
+    try:
+        return bool(edited(off))
+    except ValueError:
+        return False
 
 
 def answer_of(exercise, off, question):
-    """Of a learner who makes a mistake in a certain way."""
-    answer = mistaken(exercise, question, Failed("It raises."), (off,))
+    """Of a learner who makes a mistake in a certain way, or several."""
+    answer = mistaken(exercise, question, Failed("It raises."), off if isinstance(off[0], tuple) else (off,))
     return answer if isinstance(answer, Failed) else {**right(exercise, question, {}), **answer}
 
 

@@ -185,8 +185,10 @@ def _dropout(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
 def _learned(function: Any, inputs: Inputs) -> dict[str, Any]:
     if (table := function(*inputs.values())) is None:
         raise Unusable(table, "an array")
-    mean = np.round(float(table.mean()), 1) + 0.0
-    return {"shape": np.array(table.shape), "deviation, about": _leading(table.std()), "mean, about": mean}
+    mean, deviation = float(table.mean()), float(table.std())
+    found = {"shape": np.array(table.shape), "deviation, about": _leading(deviation)}
+    found["mean, about"] = np.round(mean, 1) + 0.0
+    return found | {"some numbers lie beyond two deviations": bool((abs(table - mean) > 2 * deviation).any())}
 
 
 def _leading(number: Any) -> float:

@@ -29,6 +29,7 @@ class Failed(str):
 Answer = dict[str, Any] | Failed
 
 
+@functools.lru_cache(1024)
 def edited(off: Off) -> dict[str, Any]:
     """The functions of a learner who makes these mistakes.
 
@@ -63,8 +64,9 @@ def mistaken(exercise: Exercise, question: Question, answer: Answer, off: Off) -
     """The results of a learner who makes these mistakes; of a layer those that a mistake can touch."""
     try:
         names = edited(off)
-        if question.inputs.get("rate", 0) > 0.1 and not isinstance(answer, Failed):
-            names["KEPT"] += [np.nan_to_num(answer[name]) != 0 for name in exercise.text["dropped"] if name in answer]
+        drops = question.inputs.get("rate", 0) > 0.1 and not isinstance(answer, Failed)
+        results = exercise.text["dropped"] if drops else ()
+        names["KEPT"][:] = [np.nan_to_num(answer[name]) != 0 for name in results if name in answer]
         formula = names[exercise.symbol]
         with np.errstate(all="ignore"):
             whole = exercise.symbol.islower() or isinstance(formula, type)
@@ -141,30 +143,63 @@ class Case:
     def explained(self) -> tuple[dict[str, str], Any]:
         """The mistakes with what is said of them, and the items that they explain.
 
-        A mistake fits where it gives each result as it is, or does not touch it. The one that explains most goes
-        first; then those that explain the rest, if all together give what the learner's function gives; or else the
-        pair that does, whose effects meet. One that explains a part is none: that may be chance.
+        They are the fewest that together give what the learner's function gives: those of which each gives some results
+        as they are and leaves the others, or two whose effects meet, or the former and one or two more. A mistake is
+        not said if the others give it all, or if another would do in its place: that may be chance.
         """
         if moved := self._moved():
             return {ORDER: texts("mistakes")[ORDER]["says"].format(moved)}, self.wrong
         table = mistakes(self.exercise)
         ways = ((name, way) for name, row in table.items() for way in range(len(row.get("wrong", ()))))
         marked = {off: self.marks((off,)) for off in ways}
-        fits = [off for off, marks in marked.items() if self._fit(marks, "only_fails" in table[off[0]])]
-        chosen, covered = list[tuple[str, int]](), np.zeros_like(self.wrong)
-        for off in sorted(fits, key=lambda off: -int((marked[off] == 1).sum())):
-            if ((marked[off] == 1) & ~covered).any():
-                chosen, covered = [*chosen, off], covered | (marked[off] == 1)
-        if not (self._given_by(*chosen) or any("part" in table[name] for name, _ in chosen)):
-            chosen = self._pair(marked, self.wrong & ~covered, *chosen) or (chosen and self._pair(marked, self.wrong))
+        chosen = self._apart(marked)
+        if not any("part" in table[name] for name, _ in chosen):
+            if not chosen or len(chosen) > 2 or not self._given_by(*chosen):
+                chosen = self._pair(marked, self.wrong) or self._more(marked, chosen)
+            chosen = self._sure(marked, chosen)
         covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
         chosen.sort(key=lambda off: not marked[off][self.first].any())  # those that the example shows come first
         return {name: table[name]["says"] for name, _ in chosen}, covered
 
-    def _given_by(self, *off: tuple[str, int]) -> bool:
+    def _apart(self, marked: dict[Any, Any]) -> list[Any]:
+        """Mistakes that each give a result as it is, or do not touch it: first the one that explains most."""
+        table, chosen, covered = mistakes(self.exercise), list[Any](), np.zeros_like(self.wrong)
+        fits = [off for off, marks in marked.items() if self._fit(marks, "only_fails" in table[off[0]])]
+        for off in sorted(fits, key=lambda off: -int((marked[off] == 1).sum())):
+            if ((marked[off] == 1) & ~covered).any():
+                chosen, covered = [*chosen, off], covered | (marked[off] == 1)
+        return chosen
+
+    def _more(self, marked: dict[Any, Any], chosen: list[Any]) -> list[Any]:
+        """The chosen mistakes, and none, one or two more, that together give all answers."""
+        rest = self.wrong & ~np.any([self.wrong & False, *(marked[off] == 1 for off in chosen)], axis=0)
+        some = ([*chosen, *more] for more in ([], *([off] for off in marked)) if chosen)
+        given = next((each for each in some if self._given_by(*each)), [])
+        return given or (chosen and self._pair(marked, rest, *chosen))
+
+    def _sure(self, marked: dict[Any, Any], chosen: list[Any]) -> list[Any]:
+        """Those without which the others, or these and another, do not give all answers.
+
+        A call that fails shows nothing of what would have come: a mistake has to be needed for a result, unless it is
+        one that only makes calls fail.
+        """
+        if not chosen or not self._given_by(*chosen):
+            return chosen
+        table, kept, names = mistakes(self.exercise), list[Any](), {name for name, _ in chosen}
+        others = [[each] for each in marked if each[0] not in names] if len(chosen) > 1 else []
+        for off in chosen:
+            rest = [each for each in chosen if each != off]
+            own = np.all([marked[off] == 1, self.wrong & ~self.open, *(marked[each] == 0 for each in rest)], axis=0)
+            idle = self._given_by(*rest, but_fails="only_fails" not in table[off[0]])
+            idle = idle or any(self._given_by(*rest, *other) for other in others)
+            kept += [off] if own.any() or not idle else []
+        return kept
+
+    def _given_by(self, *off: tuple[str, int], but_fails: bool = False) -> bool:
         """Tell whether these mistakes together give all answers, but for numbers and facts that need no reason."""
         both = zip(self._made(off), self.answers, strict=True)
-        return not any((self.differ([made], [answer]) & self.open).any() for made, answer in both)
+        asked = (each for each in both if not (but_fails and isinstance(each[1], Failed)))
+        return not any((self.differ([made], [answer]) & self.open).any() for made, answer in asked)
 
     def _pair(self, marked: dict[Any, Any], rest: Any, *chosen: Any) -> list[Any]:
         """The chosen mistakes and two more, of the rest, which together give all answers.
@@ -176,8 +211,9 @@ class Case:
         pairs = ([list(marked)[i], list(marked)[j]] for i, j in np.argwhere(np.triu(fits.all(axis=2), 1)))
         found = [pair for pair in pairs if pair[0][0] != pair[1][0] and self._given_by(*chosen, *pair)]
         common = [off for off in found[0] if all(off[0] in dict(pair) for pair in found)] if found else []
-        sure = len(common) == 2 or any(2 * (marked[off] == 1).sum() > rest.sum() for off in common)
-        return [*chosen, *common] if sure else []
+        most = rest[:, 1:].sum() / 2
+        sure = len(common) == 2 or any((marked[off][:, 1:] == 1).sum() > most for off in common)
+        return [*chosen, *(off for off in common if marked[off].any())] if sure else []
 
     def _moved(self) -> str:
         """Name the results that stand in each other's place, if that is all."""
