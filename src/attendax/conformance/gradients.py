@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .differences import ORDER, STEP, WEIGHTS, differences, weighed
+from .kinks import Corners
 
 LOWER = 6  # the order beside which the other is held
 ROUNDINGS = 8  # so many are granted to each number of a result; 65 functions of attendax.spec need 0.2 at most
@@ -26,6 +27,9 @@ def assert_gradients(
     difference is the central one of eighth order. How far that of sixth order lies from it bounds what it leaves out;
     to this come ``ROUNDINGS`` roundings of each term of ``Σ c · fn``, over the step.
 
+    At a kink, such as that of a ReLU at exactly 0, every slope between those of the two sides is right. Numbers of an
+    array at which the function has a kink are found, and judged one by one; the others are judged as ever.
+
     Args:
         fn: of ``arrays``; gives a floating array or a pytree of them. NaN may not be in it; infinities do not move.
         *arrays: arrays or pytrees. Ids, masks and random keys, which are not floating, stay, without a gradient.
@@ -33,7 +37,8 @@ def assert_gradients(
             also the bare array. ``grad_output`` has the form of what ``fn`` gives.
         seed: of the cotangent and of the directions.
         directions: how many for each array.
-        step: h. A function with kinks, such as a ReLU, asks for one so short that no step crosses a kink: 1e-5.
+        step: h. A function with kinks, such as a ReLU, asks for one so short that no step crosses a kink beside the
+            arrays: 1e-5. A kink at the very arrays is no matter.
 
     Raises:
         AssertionError: a derivative is off (which argument, by how much, and the seed) or has another shape than the
@@ -59,14 +64,10 @@ def assert_gradients(
         found = _gradients(problem, backward)
         wrong, moved = [], False
         for _ in range(directions):
-            for k, (name, x) in enumerate(zip(problem.names, problem.moving, strict=True)):
+            for k, x in enumerate(problem.moving):
                 direction = _size(x) * np.asarray(rng.standard_normal(x.shape))
-                value, allowed = _slope(problem, k, direction, step)
-                moved |= abs(value) > allowed
-                numbers = {how: float(np.sum(grads[k] * direction)) for how, grads in found.items()}
-                numbers |= _pushed(problem, k, direction)
-                off = {how: got for how, got in numbers.items() if not abs(got - value) <= allowed}  # NaN is off
-                wrong += [_told(f"{name} {how}", got, value, allowed) for how, got in off.items()]
+                told, moves = _judged(problem, k, direction, step, found)
+                wrong, moved = wrong + told, moved or moves
     if wrong:
         head = f"{problem.said} disagrees with its finite differences (seed {seed}, step {step:g})"
         raise AssertionError("\n  ".join([head, *wrong]))
@@ -122,6 +123,64 @@ def _told(what: str, got: float, value: float, allowed: float) -> str:
     return f"{what}: {numbers}: off by {abs(got - value):.3g}{ratio}"
 
 
+def _judged(
+    problem: _Problem, k: int, direction: np.ndarray, step: float, found: dict[str, list[np.ndarray]]
+) -> tuple[list[str], bool]:
+    """Tell what is wrong along a direction of the k-th leaf that moves, and whether the function moves along it."""
+    bent = None
+    try:
+        told, moved = _off(problem, k, direction, step, found)
+        if not told:
+            return told, moved
+    except _NotSmooth as error:
+        told, moved, bent = [], True, error
+    corners = Corners(problem.at, problem.moving, k, problem.cotangent, step)
+    places = corners.found(direction)
+    if not places and bent is not None:
+        raise bent
+    if not places:
+        return told, moved
+    rest = direction.copy()
+    rest.ravel()[np.concatenate(places)] = 0
+    told = _off(problem, k, rest, step, found)[0] if rest.any() else []
+    return told + [line for place in places for line in _off_at(corners, problem, place, direction, found)], True
+
+
+def _off(
+    problem: _Problem, k: int, direction: np.ndarray, step: float, found: dict[str, list[np.ndarray]]
+) -> tuple[list[str], bool]:
+    """Tell what is wrong where the function is smooth, and whether it moves."""
+    value, allowed = _slope(problem, k, direction, step)
+    numbers = _numbers(problem, k, direction, found)
+    off = {how: got for how, got in numbers.items() if not abs(got - value) <= allowed}  # NaN is off
+    return [_told(f"{problem.names[k]} {how}", got, value, allowed) for how, got in off.items()], abs(value) > allowed
+
+
+def _off_at(
+    corners: Corners, problem: _Problem, place: np.ndarray, direction: np.ndarray, found: dict[str, list[np.ndarray]]
+) -> list[str]:
+    """Tell what is wrong at a kink, of one number or of those that have it together."""
+    way = corners.only(direction, place)
+    off, low, high = _numbers(problem, corners.k, way, found), 0.0, 0.0
+    for bounds in (corners.between, corners.nearby):
+        if off:
+            low, high, allowed = bounds(way)
+            off = {how: got for how, got in off.items() if not low - allowed <= got <= high + allowed}
+    at = ", ".join(map(str, np.unravel_index(int(place[0]), direction.shape)))
+    range_of = f"at a kink: by differences anything from {low:.12g} to {high:.12g}"
+    return [f"{problem.names[corners.k]}[{at}] {how}: {got:.12g}, {range_of}" for how, got in off.items()]
+
+
+def _numbers(problem: _Problem, k: int, direction: np.ndarray, found: dict[str, list[np.ndarray]]) -> dict[str, float]:
+    """The slopes that gradients say, and the jvp."""
+    by_gradient = {how: float(np.sum(grads[k] * direction)) for how, grads in found.items()}
+    return by_gradient | _pushed(problem, k, direction)
+
+
+class _NotSmooth(AssertionError):
+    """Two orders of differences do not agree."""
+
+
 def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> tuple[float, float]:
     """The slope of Σ cotangent · result along a direction of the k-th leaf that moves, and a bound of its error."""
     import jax
@@ -143,7 +202,7 @@ def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> tup
     value = sum(float(x.sum()) for x in high)
     bend = abs(value - sum(float(x.sum()) for x in low))
     if not bend <= rounding + BEND * movement:
-        raise AssertionError(
+        raise _NotSmooth(
             f"{problem.said}: along {problem.names[k]} the differences of order 8 and 6 are {bend:.1e} apart, of a "
             f"movement of {movement:.1e}: a kink, a jump or too little precision within steps of {step:g}"
         )
