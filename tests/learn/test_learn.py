@@ -163,6 +163,19 @@ class TestWrong:
         assert found.mistakes == (), found
         assert found.reason.startswith("It raises "), found.reason
 
+    def test_where_it_is_0_is_said(self):
+        def softmax(x, axis=-1):
+            e = np.exp(x)
+            return np.nan_to_num(e / e.sum(axis=axis, keepdims=True))
+
+        assert "weights is 0 everywhere with entries of 1,000." in grade(softmax).reason
+
+    def test_a_bound_above_is_no_relu(self):
+        def feed_forward(x, W1, b1, W2, b2):
+            return np.clip(x @ W1 + b1, 0, 6) @ W2 + b2
+
+        assert grade(feed_forward).reason == "It is right with one token; M = F = 3; wrong with 2 texts."
+
     def test_a_small_deviation_is_not_drawn_evenly(self):
         def learned_positional_encoding(max_length, d_model):
             return 0.01 * np.random.default_rng().normal(size=(max_length, d_model))

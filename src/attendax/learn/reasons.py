@@ -240,7 +240,8 @@ class Case:
             lines.append(f"{first.rstrip('?')}{at}{'?' if first.endswith('?') else '.'}")
         for name, column in zip(self.names, left[:, 1:].T, strict=True):
             pairs = [(self.asked[n][1][name], self.rights[n][name]) for n in np.flatnonzero(column)]
-            lines += [_kind_of(name, pairs)] if pairs else []
+            where = "everywhere" if column.all() else f"everywhere with {self._about(column)}"
+            lines += [_kind_of(name, pairs).replace("everywhere", where)] if pairs else []
         if left.any() and not wrong.all():
             lines.append(f"It is right with {self._about(~wrong)}; wrong with {self._about(wrong)}.")
             sizes = ({each.inputs[name].shape[-2] for name in "QK" if name in each.inputs} for each, _ in self.asked)
