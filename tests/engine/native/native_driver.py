@@ -27,14 +27,14 @@ def missing(*programs):
     return ", ".join(name for name in programs if shutil.which(name) is None)
 
 
-def built(machine, compiler, folder, flags=()):
-    """The driver for a machine, with the flags of its library."""
+def built(machine, compiler, folder, flags=(), csrc=CSRC):
+    """The driver for a machine, with the flags of its library, from the sources in ``csrc``."""
     both = [*build.BASE, *build.WARNINGS, "-Werror", *flags]
 
     def compiled(unit):
         target = folder / f"{unit.name}.o"
-        source = SOURCE if unit.name == "driver" else CSRC / unit.source
-        subprocess.run([compiler, *both, *unit.flags, f"-I{CSRC}", "-c", source, "-o", target], check=True)
+        source = SOURCE if unit.name == "driver" else csrc / unit.source
+        subprocess.run([compiler, *both, *unit.flags, f"-I{csrc}", "-c", source, "-o", target], check=True)
         return target
 
     units = [*build.units(machine), build.Unit("driver", "driver.cc", "", ())]

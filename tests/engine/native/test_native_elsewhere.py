@@ -4,6 +4,7 @@ Debian has what it needs: apt install g++ g++-aarch64-linux-gnu qemu-user.
 """
 
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import pytest
 
 from attendax import attention, checks, integers, masks, scores, spec
 from native_calls import OPTIONS, SHORT, SIZES, Sizes, arrays, as_floats, cotangents, options
-from native_driver import Driver, built, missing
+from native_driver import CSRC, Driver, built, missing
 
 pytestmark = pytest.mark.slow
 SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
@@ -197,6 +198,28 @@ def test_a_sanitizer_finds_an_error(name, tmp_path):
     done = subprocess.run([tmp_path / "error"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "data race" in done.stderr or "insufficient space" in done.stderr or "overflow" in done.stderr
+
+
+OVERRUNS = {  # a slice of scratch memory that is too short: what should lie in it lies in the next one
+    "forward.h": ("from.take<Real>(p.width * kLd)", "from.take<Real>((p.width - 1) * kLd)"),
+    "backward.h": ("dqueries = from.take<Real>(D * kLd)", "dqueries = from.take<Real>((D - 1) * kLd)"),
+}
+
+
+@pytest.mark.parametrize("file", OVERRUNS)
+def test_a_sanitizer_finds_a_slice_that_runs_into_the_next(file, tmp_path, monkeypatch):
+    if absent := missing(HERE.compiler):
+        pytest.skip(f"not installed: {absent}")
+    csrc, (text, planted) = tmp_path / "csrc", OVERRUNS[file]
+    shutil.copytree(CSRC, csrc)
+    source = (csrc / file).read_text("utf-8")
+    assert source.count(text) == 1
+    (csrc / file).write_text(source.replace(text, planted))
+    place = SANITIZED["memory"]
+    driver = Driver([built(place.machine, place.compiler, tmp_path, (*place.flags, "-O0"), csrc)], place.isa, tmp_path)
+    z = SIZES["whole blocks"]
+    with pytest.raises(AssertionError, match="use-after-poison"):
+        driver.run(monkeypatch, arrays(z, np.float32), cotangents(z, np.float32))
 
 
 EDGES = [(1, 1), (1, 97), (64, 1), (65, 96), (63, 193), (129, 95), (513, 3), (3, 1921)]

@@ -163,10 +163,11 @@ def _called(
 
 
 def _counted(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequence[Array]:
-    """The arrays of a call for so many rows; in a long one the scale has a zero added that XLA must compute.
+    """Add a zero to the scale of a long call, so that XLA runs it on another thread than the caller's.
 
-    A program of less than a thousand operations runs on the thread that calls it. Until it ends, that thread hears no
-    Ctrl-C and prepares no other call. XLA counts no operation for a call of the library.
+    XLA runs a program of less than a thousand operations on the thread that calls it, and counts no operation for a
+    call of the library. Meanwhile that thread would hear no Ctrl-C and prepare no other call. XLA has to compute this
+    zero by more than a thousand operations.
     """
     query, key, value, scale, *others = arrays
     if math.prod(rows[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1]) < LONG or query.size < 1024:

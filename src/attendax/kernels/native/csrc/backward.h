@@ -22,26 +22,17 @@ struct BackwardRows {
   Real* dqueries;                // (D, rows)
   Real *shift, *delta;           // of each row: the maximum, or NaN, or inf where nothing depends on it
   int64_t query_step, dout_step;
-  bool spoiled, unread;  // whether a row is NaN; whether nothing depends on one
+  bool spoiled = false, unread = false;  // whether a row is NaN; whether nothing depends on one
 
-  static int64_t bytes(int64_t D, int64_t V) {
-    int64_t rows = kBlockRows * (rounded_up(D, W) + rounded_up(V, W)) + 2 * kBlockRows;
-    return ((2 * D + 2 * V) * kLd + rows) * int64_t(sizeof(Real)) + 512;
-  }
-  static BackwardRows take(int64_t D, int64_t V) {
-    BackwardRows b;
-    b.query_step = rounded_up(D, W);
-    b.dout_step = rounded_up(V, W);
-    b.queries = arena.take<Real>(D * kLd);
-    b.dqueries = arena.take<Real>(D * kLd);
-    b.douts = arena.take<Real>(V * kLd);
-    b.outs = arena.take<Real>(V * kLd);
-    b.query_rows = arena.take<Real>(kBlockRows * b.query_step);
-    b.dout_rows = arena.take<Real>(kBlockRows * b.dout_step);
-    b.shift = arena.take<Real>(kBlockRows);
-    b.delta = arena.take<Real>(kBlockRows);
-    b.spoiled = b.unread = false;
-    return b;
+  BackwardRows(Arena& from, int64_t D, int64_t V) : query_step(rounded_up(D, W)), dout_step(rounded_up(V, W)) {
+    queries = from.take<Real>(D * kLd);
+    dqueries = from.take<Real>(D * kLd);
+    douts = from.take<Real>(V * kLd);
+    outs = from.take<Real>(V * kLd);
+    query_rows = from.take<Real>(kBlockRows * query_step);
+    dout_rows = from.take<Real>(kBlockRows * dout_step);
+    shift = from.take<Real>(kBlockRows);
+    delta = from.take<Real>(kBlockRows);
   }
 };
 
@@ -135,12 +126,42 @@ struct ModifierSums {
   double* at[kMaxModifiers];  // (heads of a group, 1 or 2 radius + 1)
 };
 
+int64_t sums_of_modifier(const Problem& p, int n) {
+  return p.repeat() * (p.modifier[n].kind == ModifierKind::alibi ? 1 : 2 * p.modifier[n].radius + 1);
+}
+
+// Sums of a chunk over its queries, for the keys of a super tile.
+struct KeySums {
+  Real *dkey, *dvalue;  // (keys, D and V in whole vectors)
+};
+
+struct BackwardMemory {
+  BackwardRows rows;
+  Real *weights, *dscores, *slopes, *kept;  // (keys, rows of a block), kLd apart
+  Real *key_copy, *value_copy;
+  Allowed* stack;
+  KeySums sums;
+  ModifierSums modifier_sums = {};
+  double* bias_rows = nullptr;  // of a bias that is the same for all keys: its gradient for each row of the chunk
+
+  BackwardMemory(Arena& from, const Problem& p) : rows(from, p.width, p.value_width) {
+    from.take_all(kTileKeys * kLd, weights, dscores, slopes, kept);
+    key_copy = from.take<Real>(kTileKeys * p.width);
+    value_copy = from.take<Real>(kTileKeys * p.value_width);
+    stack = from.take<Allowed>(kMaxMaskDepth);
+    int64_t keys = least(kSuperKeys, rounded_up(p.keys, kTileKeys));
+    sums = {from.take<Real>(keys * rows.query_step), from.take<Real>(keys * rows.dout_step)};
+    for (int n = 0; n < p.modifiers; ++n) modifier_sums.at[n] = from.take<double>(sums_of_modifier(p, n));
+    if (p.sums_bias_of_rows()) bias_rows = from.take<double>(kChunkQueries);
+  }
+};
+
 // What a chunk has at hand while its tiles go by.
 struct Backward {
   const Problem& p;
   Real *weights, *dscores, *slopes, *kept;  // (keys, rows of a block), kLd apart
   ModifierSums modifier_sums;
-  double* bias_rows;  // of a bias that is the same for all keys: its gradient for each row of the block
+  double* bias_rows;  // as in BackwardMemory, from the first row of the block on
 
   // Scores, weights, their gradients, for N vectors of queries; dq grows.
   template <int N>
@@ -298,11 +319,6 @@ void clear_rows(Real* x, int64_t rows, int64_t row, int64_t width) {
   for (int64_t r = 0; r < rows; ++r) memset(x + r * kLd + row, 0, width * sizeof(Real));
 }
 
-// Sums of a chunk over its queries, for the keys of a super tile.
-struct KeySums {
-  Real *dkey, *dvalue;  // (keys, D and V in whole vectors)
-};
-
 // One block of queries beside the keys [from, to) of a super tile.
 void backward_block(Backward& work, const Block& block, BackwardRows& b, int64_t group, int64_t begin, int64_t end,
                     bool clean, Real* key_copy, Real* value_copy, Allowed* stack, const KeySums& sums) {
@@ -417,52 +433,31 @@ void join_bias_rows(const Problem& p, int64_t batch, int64_t group, int64_t run,
   }
 }
 
+int64_t backward_bytes(const Problem& p) { return bytes_of<BackwardMemory>(p); }
+
 void backward(const Problem& p, int64_t batch, int64_t group, int64_t chunk, const Turns& turns) {
   NoDenormals denormals;
-  int64_t D = p.width, V = p.value_width;
-  int64_t keys = least(kSuperKeys, rounded_up(p.keys, kTileKeys));
-  int64_t sums_size = keys * (rounded_up(D, W) + rounded_up(V, W)), of_modifiers = 0;
-  for (int n = 0; n < p.modifiers; ++n)
-    of_modifiers += p.repeat() * (p.modifier[n].kind == ModifierKind::alibi ? 1 : 2 * p.modifier[n].radius + 1) + 64;
-  arena.start(BackwardRows::bytes(D, V) +
-              (sums_size + 4 * kTileKeys * kLd + kTileKeys * (D + V) + 2 * of_modifiers) * int64_t(sizeof(Real)) +
-              kChunkQueries * int64_t(sizeof(double)) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 4096);
-  BackwardRows b = BackwardRows::take(D, V);
-  Backward work{p,
-                arena.take<Real>(kTileKeys * kLd),
-                arena.take<Real>(kTileKeys * kLd),
-                arena.take<Real>(kTileKeys * kLd),
-                arena.take<Real>(kTileKeys * kLd),
-                {},
-                nullptr};
-  for (int n = 0; n < p.modifiers; ++n) {
-    int64_t size = p.repeat() * (p.modifier[n].kind == ModifierKind::alibi ? 1 : 2 * p.modifier[n].radius + 1);
-    work.modifier_sums.at[n] = arena.take<double>(size);
-    memset(work.modifier_sums.at[n], 0, size * sizeof(double));
-  }
-  Real* key_copy = arena.take<Real>(kTileKeys * D);
-  Real* value_copy = arena.take<Real>(kTileKeys * V);
-  Allowed* stack = arena.take<Allowed>(kMaxMaskDepth);
-  KeySums sums = {arena.take<Real>(keys * b.query_step), arena.take<Real>(keys * b.dout_step)};
+  BackwardMemory memory(arena.start(), p);
+  BackwardRows& b = memory.rows;
+  KeySums& sums = memory.sums;
+  Backward work{p, memory.weights, memory.dscores, memory.slopes, memory.kept, memory.modifier_sums, nullptr};
+  for (int n = 0; n < p.modifiers; ++n) memset(work.modifier_sums.at[n], 0, sums_of_modifier(p, n) * sizeof(double));
 
   int64_t run = chunk / p.chunks_of_run(), part = chunk % p.chunks_of_run();
   int64_t from = part * p.blocks_of_chunk(), to = least(from + p.blocks_of_chunk(), p.blocks_of_run());
-  double* bias_rows = nullptr;
-  if (p.sums_bias_of_rows()) {
-    bias_rows = arena.take<double>(kChunkQueries);
-    memset(bias_rows, 0, kChunkQueries * sizeof(double));
-  }
+  double* bias_rows = memory.bias_rows;
+  if (bias_rows) memset(bias_rows, 0, kChunkQueries * sizeof(double));
   for (int64_t super = 0; super < p.supers(); ++super) {
     int64_t begin = super * kSuperKeys, end = least(begin + kSuperKeys, p.keys);
     memset(sums.dkey, 0, (end - begin) * b.query_step * sizeof(Real));
     memset(sums.dvalue, 0, (end - begin) * b.dout_step * sizeof(Real));
-    bool clean = !finite_keys(p, batch, group, begin, end, key_copy, value_copy);
+    bool clean = !finite_keys(p, batch, group, begin, end, memory.key_copy, memory.value_copy);
     if (turns.whole_block) turns.wait(turns.state, super);
     for (int64_t i = from; i < to; ++i) {
       Block block(p, batch, group, run, i);
       prepare(p, block, b);
       work.bias_rows = bias_rows ? bias_rows + (i - from) * kBlockRows : nullptr;
-      backward_block(work, block, b, group, begin, end, clean, key_copy, value_copy, stack, sums);
+      backward_block(work, block, b, group, begin, end, clean, memory.key_copy, memory.value_copy, memory.stack, sums);
       join_dqueries(p, block, b, super == 0);
     }
     if (!turns.whole_block) turns.wait(turns.state, super);

@@ -43,10 +43,7 @@ struct Sum {
   INLINE F total() const { return whole + piece; }
 };
 
-struct Directions {
-  const Problem& p;
-  int64_t batch, group, D = p.width, V = p.value_width, keys = p.keys;
-  int64_t query_step = rounded_up(D, W), dout_step = rounded_up(V, W);
+struct DirectionsMemory {
   Real *key, *key_moved, *value, *value_moved;                        // rows
   Real *query_rows, *query_rows_moved, *dout_rows, *dout_rows_moved;  // rows, scaled; filled up with zeros
   Real *queries, *queries_moved, *douts, *douts_moved;                // transposed: (D or V, rows)
@@ -54,34 +51,32 @@ struct Directions {
   Real *of_rows, *lse_moved, *dlse, *dlse_moved;                      // (D or V, rows): dq' or out'; of each row
   Real *dkey, *dvalue;                                                // sums over blocks, in whole vectors
   Allowed* stack;
+
+  DirectionsMemory(Arena& from, const Problem& p) {
+    int64_t D = p.width, V = p.value_width, query_step = rounded_up(D, W), dout_step = rounded_up(V, W);
+    from.take_all(kTileKeys * query_step, key, key_moved, dkey);
+    from.take_all(kTileKeys * dout_step, value, value_moved, dvalue);
+    from.take_all(kBlockRows * query_step, query_rows, query_rows_moved);
+    from.take_all(kBlockRows * dout_step, dout_rows, dout_rows_moved);
+    from.take_all(D * kLd, queries, queries_moved);
+    from.take_all(V * kLd, douts, douts_moved);
+    of_rows = from.take<Real>(most(D, V) * kLd);
+    from.take_all(kTileKeys * kLd, scores, weights, weights_moved, ds, ds_moved, kept);
+    from.take_all(kBlockRows, lse_moved, dlse, dlse_moved);
+    stack = from.take<Allowed>(kMaxMaskDepth);
+  }
+};
+
+struct Directions : DirectionsMemory {
+  const Problem& p;
+  int64_t batch, group, D = p.width, V = p.value_width, keys = p.keys;
+  int64_t query_step = rounded_up(D, W), dout_step = rounded_up(V, W);
   bool hides;  // whether a key, or its tangent, is not finite
   uint8_t bad[kTileKeys] = {}, bad_moved[kTileKeys] = {}, spoiled[kBlockRows];
   uint8_t read[kBlockRows], meets_moved[kBlockRows];  // whether anything depends on a row; on tangents through it
 
-  Directions(const Problem& p, int64_t batch, int64_t group) : p(p), batch(batch), group(group) {
-    int64_t steps = query_step + dout_step;
-    arena.start((3 * kTileKeys * steps + 4 * kBlockRows * steps + 4 * kLd * steps + 7 * kTileKeys * kLd + 4096) *
-                    int64_t(sizeof(Real)) +
-                kMaxMaskDepth * int64_t(sizeof(Allowed)));
-    Real** of_keys[] = {&key, &key_moved, &dkey};
-    for (Real** x : of_keys) *x = arena.take<Real>(kTileKeys * query_step);
-    Real** of_values[] = {&value, &value_moved, &dvalue};
-    for (Real** x : of_values) *x = arena.take<Real>(kTileKeys * dout_step);
-    query_rows = arena.take<Real>(kBlockRows * query_step);
-    query_rows_moved = arena.take<Real>(kBlockRows * query_step);
-    dout_rows = arena.take<Real>(kBlockRows * dout_step);
-    dout_rows_moved = arena.take<Real>(kBlockRows * dout_step);
-    queries = arena.take<Real>(D * kLd);
-    queries_moved = arena.take<Real>(D * kLd);
-    douts = arena.take<Real>(V * kLd);
-    douts_moved = arena.take<Real>(V * kLd);
-    of_rows = arena.take<Real>(most(D, V) * kLd);
-    Real** of_pairs[] = {&scores, &weights, &weights_moved, &ds, &ds_moved, &kept};
-    for (Real** x : of_pairs) *x = arena.take<Real>(kTileKeys * kLd);
-    lse_moved = arena.take<Real>(kBlockRows);
-    dlse = arena.take<Real>(kBlockRows);
-    dlse_moved = arena.take<Real>(kBlockRows);
-    stack = arena.take<Allowed>(kMaxMaskDepth);
+  Directions(const Problem& p, int64_t batch, int64_t group)
+      : DirectionsMemory(arena.start(), p), p(p), batch(batch), group(group) {
     take_rows(p, p.key, batch, group, 0, keys, D, key, D);
     take_rows(p, p.key_moved, batch, group, 0, keys, D, key_moved, D);
     take_rows(p, p.value, batch, group, 0, keys, V, value, V);
@@ -324,6 +319,8 @@ struct Directions {
     }
   }
 };
+
+int64_t directions_bytes(const Problem& p) { return bytes_of<DirectionsMemory>(p); }
 
 void directions(const Problem& p, int64_t batch, int64_t group) {
   NoDenormals denormals;

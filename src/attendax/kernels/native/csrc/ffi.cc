@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -97,45 +99,54 @@ struct Pool {
   }
 };
 
-// Tasks 0 .. count - 1, begun in this order.
+// Tasks 0 .. count - 1, begun in this order. Each thread needs so many bytes of scratch memory.
 struct Work {
   std::atomic<int64_t> next{0}, done{0};
-  int64_t count = 0;
+  int64_t count = 0, bytes = 0;
+  const Kernels* kernels = nullptr;
   void (*run_one)(const void* body, int64_t i) = nullptr;
   const void* body = nullptr;
-  void (*finish)() = nullptr;
 
+  // The caller has its memory already.
   void run() {
     int64_t mine = 0;
     for (int64_t i; (i = next.fetch_add(1)) < count; ++mine) run_one(body, i);
-    if (!mine) return;  // the call may be over: nothing of it may be looked at
-    finish();
-    done.fetch_add(mine);
+    kernels->finish();
+    if (mine) done.fetch_add(mine);  // if not, the call may be over: nothing of it may be looked at
+  }
+  // A helper that comes too late, or for which there is no memory, leaves the tasks to the others.
+  void help() {
+    if (next.load() < count && kernels->reserve(bytes)) run();
   }
 };
 
 // Runs body(0 .. count - 1) on this thread and on those of XLA's pool that are free. This thread waits only for what
-// another has begun, never for a thread to come: so it cannot wait for ever, whoever occupies the pool.
+// another has begun, never for a thread to come: so it cannot wait for ever, whoever occupies the pool. Once a helper
+// has the address of `body`, nothing here may throw.
 template <class Body>
-void share(const Pool& pool, int64_t count, int64_t helpers, void (*finish)(), const Body& body) {
-  if (helpers <= 0 || count <= 1) {
+void share(const Pool& pool, int64_t count, int64_t helpers, const Kernels& kernels, int64_t bytes, const Body& body) {
+  if (count <= 0) return;
+  std::shared_ptr<Work> work;
+  if (helpers > 0 && count > 1) work = std::make_shared<Work>();
+  if (!kernels.reserve(bytes)) throw std::bad_alloc();
+  if (!work) {
     for (int64_t i = 0; i < count; ++i) body(i);
-    if (count > 0) finish();
+    kernels.finish();
     return;
   }
-  auto work = std::make_shared<Work>();
   work->count = count;
+  work->bytes = bytes;
+  work->kernels = &kernels;
   work->body = &body;
   work->run_one = [](const void* body, int64_t i) { (*static_cast<const Body*>(body))(i); };
-  work->finish = finish;
   for (int64_t i = 0; i < std::min(helpers, count - 1); ++i) {
-    auto* held = new std::shared_ptr<Work>(work);
+    auto* held = new (std::nothrow) std::shared_ptr<Work>(work);
     auto task = [](void* data) {
       auto* held = static_cast<std::shared_ptr<Work>*>(data);
-      (*held)->run();
+      (*held)->help();
       delete held;
     };
-    if (!pool.schedule(task, held)) {
+    if (!held || !pool.schedule(task, held)) {
       delete held;
       break;
     }
@@ -149,7 +160,7 @@ void share(const Pool& pool, int64_t count, int64_t helpers, void (*finish)(), c
 // From a call frame to a Problem
 
 struct Failure {
-  std::string message;
+  const char* message;
 };
 
 void require(bool holds, const char* message) {
@@ -200,6 +211,21 @@ struct Reader {
   }
 };
 
+bool is_real(const XLA_FFI_Buffer& b) { return b.dtype == XLA_FFI_DataType_F32 || b.dtype == XLA_FFI_DataType_F64; }
+
+int64_t count_of(const XLA_FFI_Buffer& b) {
+  int64_t count = 1;
+  for (int64_t i = 0; i < b.rank; ++i) count *= b.dims[i];
+  return count;
+}
+
+// The one number of an array.
+template <class T>
+T only(const XLA_FFI_Buffer& b, XLA_FFI_DataType dtype) {
+  require(b.dtype == dtype && count_of(b) == 1, "an array of one number has another type or size");
+  return *static_cast<const T*>(b.data);
+}
+
 Type type_of(const XLA_FFI_Buffer& b) {
   switch (b.dtype) {
     case XLA_FFI_DataType_F32:
@@ -221,8 +247,18 @@ Type type_of(const XLA_FFI_Buffer& b) {
   }
 }
 
-View view_of(const Problem& p, const XLA_FFI_Buffer& b) {
+bool is_floating(Type type) {
+  return type == Type::f32 || type == Type::f64 || type == Type::f16 || type == Type::bf16;
+}
+
+// An array in the rank of the scores: an axis of size 1 is repeated, except that of columns, which has its size. Every
+// number that a kernel reads lies inside it.
+View view_of(const Problem& p, const XLA_FFI_Buffer& b, int64_t heads, int64_t rows, int64_t columns) {
   require(b.rank == p.lead_rank + 3, "ranks differ");
+  auto fits = [&](int64_t axis, int64_t size) { return b.dims[axis] == size || b.dims[axis] == 1; };
+  bool all = fits(p.lead_rank, heads) && fits(p.lead_rank + 1, rows) && b.dims[p.lead_rank + 2] == columns;
+  for (int i = 0; i < p.lead_rank; ++i) all &= fits(i, p.lead_size[i]);
+  require(all, "sizes differ");
   View v;
   v.data = b.data;
   v.type = type_of(b);
@@ -240,15 +276,39 @@ View view_of(const Problem& p, const XLA_FFI_Buffer& b) {
 
 int64_t size_of(const XLA_FFI_Buffer& b, int64_t from_last) { return b.dims[b.rank - from_last]; }
 
-View mask_view(Reader& reader, const Problem& p, Type type) {
-  View v = view_of(p, reader.input());
+// Numbers with a fraction, for each of `heads` heads.
+View real_view(const Problem& p, const XLA_FFI_Buffer& b, int64_t heads, int64_t rows, int64_t columns) {
+  View v = view_of(p, b, heads, rows, columns);
+  require(is_floating(v.type), "an array of real numbers has another type");
+  return v;
+}
+
+View mask_view(Reader& reader, const Problem& p, Type type, int64_t rows, int64_t columns) {
+  View v = view_of(p, reader.input(), p.heads, rows, columns);
   require(v.type == type, "an array of a mask has another type");
   return v;
 }
 
+// One that may be the same for all keys.
+View pairs_view(const Problem& p, const XLA_FFI_Buffer& b, int64_t rows, int64_t columns) {
+  return view_of(p, b, p.heads, rows, b.rank && size_of(b, 1) == 1 ? 1 : columns);
+}
+
+// The truth values of all blocks that the queries and keys of this call lie in.
+View blocks_view(const Problem& p, const MaskOp& op, const XLA_FFI_Buffer& b) {
+  require(op.left > 0 && op.right > 0 && p.first_query >= 0 && p.first_key >= 0, "blocks begin before the first token");
+  require(b.rank == p.lead_rank + 3, "ranks differ");
+  int64_t rows = size_of(b, 2), columns = size_of(b, 1);
+  require(rows == 1 || (p.queries + p.first_query - 1) / op.left < rows, "sizes differ");
+  require(columns == 1 || (p.keys + p.first_key - 1) / op.right < columns, "sizes differ");
+  return view_of(p, b, p.heads, rows, columns);
+}
+
 MaskOp mask_op(Reader& reader, const Problem& p) {
   MaskOp op;
-  op.kind = MaskKind(reader.number());
+  int64_t kind = reader.number();
+  require(kind >= 0 && kind <= int64_t(MaskKind::blocks), "a mask of a kind that is not known");
+  op.kind = MaskKind(kind);
   int64_t how[3], *number[3] = {&op.offset, &op.left, &op.right};
   for (int k = 0; k < 3; ++k) {
     how[k] = reader.number();
@@ -259,11 +319,18 @@ MaskOp mask_op(Reader& reader, const Problem& p) {
   int64_t arrays = reader.number();
   View* data[3] = {&op.one, &op.lefts, &op.rights};
   for (int k = 0; k < 3; ++k)
-    if (how[k] > 1) *data[k] = mask_view(reader, p, Type::i32);
+    if (how[k] > 1) *data[k] = mask_view(reader, p, Type::i32, p.queries, 1);
+  bool joins = op.kind <= MaskKind::negation, is_segments = op.kind == MaskKind::segments;
   bool is_boolean = op.kind == MaskKind::dense || op.kind == MaskKind::blocks;
-  Type type = is_boolean ? Type::boolean : Type::i32;
-  if (arrays > 0) op.one = mask_view(reader, p, type);
-  if (arrays > 1) op.other = mask_view(reader, p, type);
+  require(arrays == (joins || op.kind == MaskKind::window ? 0 : is_segments ? 2 : 1), "a mask of other arrays");
+  if (is_boolean) {
+    const XLA_FFI_Buffer& b = reader.input();
+    op.one = op.kind == MaskKind::blocks ? blocks_view(p, op, b) : pairs_view(p, b, p.queries, p.keys);
+    require(op.one.type == Type::boolean, "an array of a mask has another type");
+  } else if (arrays) {
+    op.one = mask_view(reader, p, Type::i32, p.queries, 1);
+  }
+  if (is_segments) op.other = mask_view(reader, p, Type::i32, 1, p.keys);
   return op;
 }
 
@@ -282,36 +349,52 @@ void read_sizes(Problem& p, const XLA_FFI_Buffer& rows, const XLA_FFI_Buffer& ke
   require(p.groups > 0 && p.heads % p.groups == 0, "heads are no multiple of groups");
 }
 
+// A result of this call: of its type, with nothing repeated.
+void* result_of(const Problem& p, const XLA_FFI_Buffer& b, XLA_FFI_DataType dtype, int64_t heads, int64_t rows,
+                int64_t columns) {
+  require(b.rank == p.lead_rank + 3 && b.dtype == dtype, "a result has another rank or type");
+  require(count_of(b) == p.batch * heads * rows * columns, "sizes differ");
+  view_of(p, b, heads, rows, columns);
+  return b.data;
+}
+
 void read_operands(Reader& reader, Problem& p, const XLA_FFI_Buffer& rows) {
   const XLA_FFI_Buffer &query = reader.input(), &key = reader.input(), &value = reader.input(), &scale = reader.input();
   read_sizes(p, rows, key, value);
-  require(query.dtype == key.dtype && query.dtype == value.dtype, "types differ");
-  p.query = view_of(p, query);
-  p.key = view_of(p, key);
-  p.value = view_of(p, value);
-  p.scale = scale.dtype == XLA_FFI_DataType_F64 ? *static_cast<double*>(scale.data)
-                                                : double(*static_cast<float*>(scale.data));
+  require(query.dtype == key.dtype && query.dtype == value.dtype && is_real(rows), "types differ");
+  p.query = real_view(p, query, p.heads, p.queries, p.width);
+  p.key = real_view(p, key, p.groups, p.keys, p.width);
+  p.value = real_view(p, value, p.groups, p.keys, p.value_width);
+  bool wide = scale.dtype == XLA_FFI_DataType_F64;
+  p.scale = wide ? only<double>(scale, XLA_FFI_DataType_F64) : double(only<float>(scale, XLA_FFI_DataType_F32));
 
   int64_t intervals = reader.number(), ops = reader.number(), modifiers = reader.number();
   bool has_bias = reader.number();
   int64_t drops = reader.number();
   p.threshold = uint32_t(reader.number());
   bool has_first_query = reader.number(), has_first_key = reader.number();
+  require(std::min({intervals, ops, modifiers}) >= 0, "a program of less than nothing");
   require(intervals <= kMaxMaskOps && ops <= kMaxMaskOps && modifiers <= kMaxModifiers, "too long a program");
   p.kept_factor = reader.real();
-  if (has_bias) p.bias = view_of(p, reader.input());
+  if (has_bias) {
+    p.bias = pairs_view(p, reader.input(), p.queries, p.keys);
+    require(is_floating(p.bias.type), "a bias has another type");
+  }
   if ((p.drops = drops > 0)) {
     p.drops_all = drops > 1;
-    for (View& word : p.word) word = mask_view(reader, p, Type::u32);
+    for (View& word : p.word) word = mask_view(reader, p, Type::u32, 1, 1);
   }
-  if (has_first_query) p.first_query = *static_cast<int32_t*>(reader.input().data);
-  if (has_first_key) p.first_key = *static_cast<int32_t*>(reader.input().data);
+  if (has_first_query) p.first_query = only<int32_t>(reader.input(), XLA_FFI_DataType_S32);
+  if (has_first_key) p.first_key = only<int32_t>(reader.input(), XLA_FFI_DataType_S32);
   reader.mask_ops.resize(intervals + ops);
   p.interval = reader.mask_ops.data();
   p.mask = p.interval + intervals;
   reader.modifiers.resize(modifiers);
   p.modifier = reader.modifiers.data();
-  for (; p.intervals < intervals; ++p.intervals) p.interval[p.intervals] = mask_op(reader, p);
+  for (; p.intervals < intervals; ++p.intervals) {
+    MaskOp op = p.interval[p.intervals] = mask_op(reader, p);
+    require(op.kind >= MaskKind::window && op.kind <= MaskKind::query_lengths, "an interval of another kind");
+  }
   int depth = 0;
   for (; p.mask_ops < ops; ++p.mask_ops) {
     MaskOp op = p.mask[p.mask_ops] = mask_op(reader, p);
@@ -321,15 +404,18 @@ void read_operands(Reader& reader, Problem& p, const XLA_FFI_Buffer& rows) {
   }
   for (; p.modifiers < modifiers; ++p.modifiers) {
     Modifier& m = p.modifier[p.modifiers];
-    m.kind = ModifierKind(reader.number());
+    int64_t kind = reader.number();
+    require(kind >= 0 && kind <= int64_t(ModifierKind::relative_bias), "a modifier of a kind that is not known");
+    m.kind = ModifierKind(kind);
     m.offset = reader.number();
     bool traced = reader.number();
     m.cap = reader.real();
     if (m.kind == ModifierKind::softcap) continue;
     const XLA_FFI_Buffer& array = reader.input();
-    m.array = view_of(p, array);
+    require(array.rank && size_of(array, 1) % 2, "a table has no middle");
     m.radius = size_of(array, 1) / 2;
-    if (traced) m.traced_offset = mask_view(reader, p, Type::i32);
+    m.array = real_view(p, array, p.heads, 1, m.kind == ModifierKind::alibi ? 1 : 2 * m.radius + 1);
+    if (traced) m.traced_offset = mask_view(reader, p, Type::i32, p.queries, 1);
   }
 }
 
@@ -344,13 +430,14 @@ int64_t helpers(const Pool& pool, const Problem& p) {
 void in_chunks(const Pool& pool, const Problem& p, const Kernels& kernels, int64_t tasks, int64_t others) {
   int64_t blocks = p.blocks(), chunks = p.key_chunks();
   int64_t bytes = kernels.partial_bytes(p);
+  int64_t scratch = kernels.forward_bytes(p);
   std::unique_ptr<char[]> sums(new char[bytes * tasks * chunks]);
   auto at = [&](int64_t i, int64_t chunk) { return sums.get() + bytes * (i * chunks + chunk); };
-  share(pool, tasks * chunks, others, kernels.finish, [&](int64_t n) {
+  share(pool, tasks * chunks, others, kernels, scratch, [&](int64_t n) {
     int64_t i = n / chunks, chunk = n % chunks;
     kernels.forward_chunk(p, i / blocks / p.groups, i / blocks % p.groups, i % blocks, chunk, at(i, chunk));
   });
-  share(pool, tasks, others, kernels.finish, [&](int64_t i) {
+  share(pool, tasks, others, kernels, scratch, [&](int64_t i) {
     kernels.forward_join(p, i / blocks / p.groups, i / blocks % p.groups, i % blocks, at(i, 0));
   });
 }
@@ -360,17 +447,16 @@ void forward(XLA_FFI_CallFrame* frame, const Pool& pool) {
   Problem p;
   const XLA_FFI_Buffer& out = reader.output();
   read_operands(reader, p, out);
-  p.out = out.data;
-  p.row_max = reader.output().data;
-  p.row_sum = reader.output().data;
-  p.lse = reader.output().data;
+  p.out = result_of(p, out, out.dtype, p.heads, p.queries, p.value_width);
+  for (void** x : {&p.row_max, &p.row_sum, &p.lse})
+    *x = result_of(p, reader.output(), out.dtype, p.heads, p.queries, 1);
   const Kernels& kernels = out.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
   int64_t blocks = p.blocks(), tasks = p.batch * p.groups * blocks, others = helpers(pool, p);
   if (others && tasks < 2 * (others + 1) && p.key_chunks() > 1) {
     in_chunks(pool, p, kernels, tasks, others);
     return;
   }
-  share(pool, tasks, others, kernels.finish, [&](int64_t i) {
+  share(pool, tasks, others, kernels, kernels.forward_bytes(p), [&](int64_t i) {
     int64_t block = blocks - 1 - i % blocks;  // under a causal mask the last blocks take longest
     kernels.forward(p, i / blocks / p.groups, i / blocks % p.groups, block);
   });
@@ -433,10 +519,19 @@ void pass(void* state, int64_t super) {
   place->turn[super].store(place->number + 1, std::memory_order_release);
 }
 
-void clear(void* data, const XLA_FFI_Buffer& b) {
-  int64_t count = b.dtype == XLA_FFI_DataType_F64 ? 8 : 4;
-  for (int64_t i = 0; i < b.rank; ++i) count *= b.dims[i];
-  std::memset(data, 0, count);
+void clear(const XLA_FFI_Buffer& b) { std::memset(b.data, 0, count_of(b) * (b.dtype == XLA_FFI_DataType_F64 ? 8 : 4)); }
+
+// dout or out, and dlse or a sum, of each query.
+View of_values(Reader& reader, const Problem& p) {
+  return real_view(p, reader.input(), p.heads, p.queries, p.value_width);
+}
+View of_rows(Reader& reader, const Problem& p) { return real_view(p, reader.input(), p.heads, p.queries, 1); }
+
+// The gradients of query, key and value, of which the first gave this call its sizes.
+void gradients_of(Reader& reader, Problem& p, const XLA_FFI_Buffer& dquery) {
+  p.dquery = result_of(p, dquery, dquery.dtype, p.heads, p.queries, p.width);
+  p.dkey = result_of(p, reader.output(), dquery.dtype, p.groups, p.keys, p.width);
+  p.dvalue = result_of(p, reader.output(), dquery.dtype, p.groups, p.keys, p.value_width);
 }
 
 void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
@@ -444,41 +539,40 @@ void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
   Problem p;
   const XLA_FFI_Buffer& dquery = reader.output();
   read_operands(reader, p, dquery);
-  p.saved_out = view_of(p, reader.input());
-  p.saved_max = view_of(p, reader.input());
-  p.saved_sum = view_of(p, reader.input());
-  p.dout = view_of(p, reader.input());
-  p.dlse = view_of(p, reader.input());
-  p.dquery = dquery.data;
-  p.dkey = reader.output().data;
-  p.dvalue = reader.output().data;
+  p.saved_out = of_values(reader, p);
+  p.saved_max = of_rows(reader, p);
+  p.saved_sum = of_rows(reader, p);
+  p.dout = of_values(reader, p);
+  p.dlse = of_rows(reader, p);
+  gradients_of(reader, p, dquery);
   bool shared = false, one_row = false;
   std::vector<double> bias_sums;
-  int64_t bias_size = 1;
   if (reader.number()) {
     const XLA_FFI_Buffer& found = reader.output();
+    p.dbias_view = pairs_view(p, found, p.queries, p.keys);
+    require(found.dtype == dquery.dtype, "types differ");
     p.dbias = found.data;
-    p.dbias_view = view_of(p, found);
-    clear(p.dbias, found);
+    clear(found);
     for (int i = 0; i < p.lead_rank; ++i) shared |= p.lead_size[i] > 1 && !p.dbias_view.lead[i];
     shared |= p.heads > 1 && !p.dbias_view.head;
     one_row = p.queries > 1 && !p.dbias_view.row;
-    for (int64_t i = 0; i < found.rank; ++i) bias_size *= found.dims[i];
     if (shared || one_row || (p.keys > 1 && !p.dbias_view.column)) {
-      bias_sums.resize(bias_size);
+      bias_sums.resize(count_of(found));
       p.dbias_sums = bias_sums.data();
     }
   }
   for (int n = 0; n < p.modifiers; ++n)
     if (reader.number()) {
       const XLA_FFI_Buffer& found = reader.output();
+      bool fits = count_of(found) == p.batch * p.heads * (2 * p.modifier[n].radius + 1);
+      require(found.dtype == dquery.dtype && fits, "the gradient of a modifier has another type or size");
       p.modifier[n].gradient = found.data;
-      clear(found.data, found);
+      clear(found);
     }
   const Kernels& kernels = dquery.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
   int64_t pairs = p.batch * p.groups, chunks = p.chunks();
   Order order(p, shared);
-  share(pool, pairs * chunks, helpers(pool, p), kernels.finish, [&](int64_t i) {
+  share(pool, pairs * chunks, helpers(pool, p), kernels, kernels.backward_bytes(p), [&](int64_t i) {
     int64_t pair = i % pairs, chunk = chunks - 1 - i / pairs, domain = order.domain[pair];
     Place place = {&order.turn[domain * order.supers], i / pairs * order.members[domain] + order.rank[pair]};
     kernels.backward(p, pair / p.groups, pair % p.groups, chunk,
@@ -496,14 +590,15 @@ void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
 
 void read_tangents(Reader& reader, Problem& p) {
   require(p.keys <= kTileKeys && !p.modifiers && !p.bias.data, "directions are of short texts without a modifier");
-  for (View* moved : {&p.query_moved, &p.key_moved, &p.value_moved})
-    if (reader.number()) *moved = view_of(p, reader.input());
+  if (reader.number()) p.query_moved = real_view(p, reader.input(), p.heads, p.queries, p.width);
+  if (reader.number()) p.key_moved = real_view(p, reader.input(), p.groups, p.keys, p.width);
+  if (reader.number()) p.value_moved = real_view(p, reader.input(), p.groups, p.keys, p.value_width);
 }
 
 void run_directions(const Pool& pool, const Problem& p, const XLA_FFI_Buffer& result) {
   const Kernels& kernels = result.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
   double products = 4.0 * double(p.batch) * p.heads * p.queries * p.keys * (p.width + p.value_width);
-  share(pool, p.batch * p.groups, helpers(pool, products), kernels.finish,
+  share(pool, p.batch * p.groups, helpers(pool, products), kernels, kernels.directions_bytes(p),
         [&](int64_t i) { kernels.directions(p, i / p.groups, i % p.groups); });
 }
 
@@ -513,8 +608,8 @@ void tangent(XLA_FFI_CallFrame* frame, const Pool& pool) {
   const XLA_FFI_Buffer& out = reader.output();
   read_operands(reader, p, out);
   read_tangents(reader, p);
-  p.out = out.data;
-  p.lse = reader.output().data;
+  p.out = result_of(p, out, out.dtype, p.heads, p.queries, p.value_width);
+  p.lse = result_of(p, reader.output(), out.dtype, p.heads, p.queries, 1);
   run_directions(pool, p, out);
 }
 
@@ -524,15 +619,13 @@ void hvp(XLA_FFI_CallFrame* frame, const Pool& pool) {
   const XLA_FFI_Buffer& dquery = reader.output();
   read_operands(reader, p, dquery);
   read_tangents(reader, p);
-  p.dout = view_of(p, reader.input());
-  p.dlse = view_of(p, reader.input());
+  p.dout = of_values(reader, p);
+  p.dlse = of_rows(reader, p);
   if (reader.number()) {
-    p.dout_moved = view_of(p, reader.input());
-    p.dlse_moved = view_of(p, reader.input());
+    p.dout_moved = of_values(reader, p);
+    p.dlse_moved = of_rows(reader, p);
   }
-  p.dquery = dquery.data;
-  p.dkey = reader.output().data;
-  p.dvalue = reader.output().data;
+  gradients_of(reader, p, dquery);
   run_directions(pool, p, dquery);
 }
 
@@ -549,7 +642,7 @@ void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
   Reader reader(frame);
   const XLA_FFI_Buffer &x = reader.input(), &w = reader.input(), &y = reader.output();
   require(x.rank == 2 && w.rank == 2 && y.rank == 2, "a product is of matrices");
-  require(x.dtype == w.dtype && x.dtype == y.dtype, "types differ");
+  require(x.dtype == w.dtype && x.dtype == y.dtype && is_real(x), "types differ");
   bool turned = reader.number();
   Linear l = {x.dims[0], x.dims[1], y.dims[1], x.data, w.data, turned, y.data};
   require(y.dims[0] == l.rows && w.dims[turned] == l.depth && w.dims[!turned] == l.columns, "sizes differ");
@@ -567,7 +660,7 @@ void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
   int64_t width =
       blocks >= threads ? kTaskColumns : std::min(parts(parts(l.columns, 2 * threads), 64) * 64, kTaskColumns);
   int64_t strips = parts(l.columns, width);
-  share(pool, blocks * strips, others, kernels.finish, [&](int64_t i) {
+  share(pool, blocks * strips, others, kernels, kernels.project_bytes(rows, width), [&](int64_t i) {
     int64_t row = i % blocks * rows, column = i / blocks * width;
     kernels.project(l, row, std::min(rows, l.rows - row), column, std::min(width, l.columns - column));
   });
@@ -575,10 +668,10 @@ void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-XLA_FFI_Error* error_of(const XLA_FFI_Api* api, const std::string& message) {
-  std::string text = "attendax: " + message;
-  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
-                                    XLA_FFI_Error_Code_INVALID_ARGUMENT};
+XLA_FFI_Error* error_of(const XLA_FFI_Api* api, const char* message, XLA_FFI_Error_Code code) {
+  char text[200];
+  std::snprintf(text, sizeof text, "attendax: %s", message);
+  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text, code};
   return api->XLA_FFI_Error_Create(&args);
 }
 
@@ -595,9 +688,10 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, 
     require(sets().of_float, "this processor has none of the instruction sets");
     run(frame, Pool{frame->api, frame->ctx});
   } catch (const Failure& failure) {
-    return error_of(frame->api, failure.message);
-  } catch (const std::exception& error) {
-    return error_of(frame->api, error.what());
+    return error_of(frame->api, failure.message, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  } catch (const std::bad_alloc&) {
+    return error_of(frame->api, "out of memory: there is none for the scratch arrays of a call",
+                    XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
   }
   return nullptr;
 }

@@ -16,10 +16,8 @@ namespace {
 struct Partial {
   Real *top, *sum, *out;
 
-  static int64_t bytes(int64_t V) { return (V * kLd + 2 * kBlockRows) * int64_t(sizeof(Real)) + 192; }
-  static Partial take(int64_t V) {
-    return {arena.take<Real>(kBlockRows), arena.take<Real>(kBlockRows), arena.take<Real>(V * kLd)};
-  }
+  Partial(Arena& from, int64_t V)
+      : top(from.take<Real>(kBlockRows)), sum(from.take<Real>(kBlockRows)), out(from.take<Real>(V * kLd)) {}
   void clear(int64_t V, int64_t padded) {
     for (int64_t r = 0; r < padded; ++r) {
       top[r] = kLowest;
@@ -269,38 +267,46 @@ bool all_finite(const Partial& part, int64_t V, int64_t padded) {
   return !any_not_zero(zero);
 }
 
+struct ForwardMemory {
+  Real *queries, *scores, *kept, *key_copy, *value_copy, *query_rows;
+  Allowed* stack;
+  Partial part, next;
+  Real *few_queries, *few_scores, *few_out;
+
+  ForwardMemory(Arena& from, const Problem& p)
+      : queries(from.take<Real>(p.width * kLd)),
+        scores(from.take<Real>(kTileKeys * kPanel)),
+        kept(from.take<Real>(kTileKeys * kPanel)),
+        key_copy(from.take<Real>(kTileKeys * p.width)),
+        value_copy(from.take<Real>(kTileKeys * p.value_width)),
+        query_rows(from.take<Real>(kBlockRows * p.width)),
+        stack(from.take<Allowed>(kMaxMaskDepth)),
+        part(from, p.value_width),
+        next(from, p.value_width),
+        few_queries(from.take<Real>(kMostFew * p.width)),
+        few_scores(from.take<Real>(kMostFew * kTileKeys)),
+        few_out(from.take<Real>(kMostFew * p.value_width)) {}
+};
+
 // A block at work. Where `careful`, what is not finite is looked for, and cleaned, before it is computed with.
-struct BlockForward {
+struct BlockForward : ForwardMemory {
   const Problem& p;
   const Block& block;
   int64_t group;
   bool careful, few;
-  Real *queries, *scores, *kept, *key_copy, *value_copy, *query_rows, *few_queries, *few_scores, *few_out;
-  Allowed* stack;
-  Partial part, next;
   Span whole;
   uint8_t spoiled[kBlockRows] = {};
 
   BlockForward(const Problem& p, const Block& block, int64_t group, bool careful)
-      : p(p), block(block), group(group), careful(careful), whole(block.span(0, block.rows)) {
-    int64_t D = p.width, V = p.value_width, copied = kTileKeys * (D + V) + kBlockRows * D;
+      : ForwardMemory(arena.start(), p),
+        p(p),
+        block(block),
+        group(group),
+        careful(careful),
+        whole(block.span(0, block.rows)) {
+    int64_t D = p.width, V = p.value_width;
     bool simple = !p.modifiers && !p.bias.data && !p.mask_ops && !p.drops;
     few = simple && block.rows <= kMostFew && D % W == 0 && V % W == 0 && whole.alike();
-    int64_t of_few = few ? block.rows * (D + V + kTileKeys) : 0;
-    arena.start((D * kLd + 2 * kTileKeys * kPanel + copied + of_few + 8 * W) * int64_t(sizeof(Real)) +
-                2 * Partial::bytes(V) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 2048);
-    queries = arena.take<Real>(D * kLd);
-    scores = arena.take<Real>(kTileKeys * kPanel);
-    kept = arena.take<Real>(kTileKeys * kPanel);
-    key_copy = arena.take<Real>(kTileKeys * D);
-    value_copy = arena.take<Real>(kTileKeys * V);
-    query_rows = arena.take<Real>(kBlockRows * D);
-    few_queries = arena.take<Real>(few ? block.rows * D : 0);
-    few_scores = arena.take<Real>(few ? block.rows * kTileKeys : 0);
-    few_out = arena.take<Real>(few ? block.rows * V : 0);
-    stack = arena.take<Allowed>(kMaxMaskDepth);
-    part = Partial::take(V);
-    next = Partial::take(V);
     load_queries();
   }
 
@@ -401,6 +407,8 @@ void forward(const Problem& p, int64_t batch, int64_t group, int64_t index) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Where blocks are few, several threads take the chunks of one; then the sums are merged as one thread would merge them
+
+int64_t forward_bytes(const Problem& p) { return bytes_of<ForwardMemory>(p); }
 
 int64_t partial_bytes(const Problem& p) { return (p.value_width + 2) * kBlockRows * int64_t(sizeof(Real)); }
 

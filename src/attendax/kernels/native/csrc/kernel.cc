@@ -17,9 +17,20 @@ namespace attendax {
 
 extern const Kernels ATTENDAX_JOIN(kernels, ATTENDAX_UNIT);
 const Kernels ATTENDAX_JOIN(kernels, ATTENDAX_UNIT) = {
-    ATTENDAX_TEXT(ATTENDAX_ISA), ATTENDAX_UNIT::forward,       ATTENDAX_UNIT::forward_chunk,
-    ATTENDAX_UNIT::forward_join, ATTENDAX_UNIT::partial_bytes, ATTENDAX_UNIT::backward,
-    ATTENDAX_UNIT::directions,   ATTENDAX_UNIT::project,       [] { ATTENDAX_UNIT::arena.give_back(); },
+    ATTENDAX_TEXT(ATTENDAX_ISA),
+    ATTENDAX_UNIT::forward,
+    ATTENDAX_UNIT::forward_chunk,
+    ATTENDAX_UNIT::forward_join,
+    ATTENDAX_UNIT::partial_bytes,
+    ATTENDAX_UNIT::backward,
+    ATTENDAX_UNIT::directions,
+    ATTENDAX_UNIT::project,
+    ATTENDAX_UNIT::forward_bytes,
+    ATTENDAX_UNIT::backward_bytes,
+    ATTENDAX_UNIT::directions_bytes,
+    ATTENDAX_UNIT::project_bytes,
+    [](int64_t bytes) { return ATTENDAX_UNIT::arena.reserve(bytes); },
+    [] { ATTENDAX_UNIT::arena.give_back(); },
 };
 
 }  // namespace attendax

@@ -19,6 +19,12 @@
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)0)
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)0)
+#endif
 
 #include "problem.h"
 
@@ -29,6 +35,12 @@
 namespace attendax {
 namespace ATTENDAX_UNIT {
 namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kGap = 64;  // poisoned bytes between two slices of scratch memory
+#else
+constexpr int64_t kGap = 0;
+#endif
 
 typedef ATTENDAX_REAL Real;
 constexpr bool kDouble = sizeof(Real) == 8;
@@ -346,34 +358,59 @@ INLINE bool is_finite(Real x) { return x - x == 0; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Scratch memory of a thread, kept between calls while it is small
+//
+// The slices that a kernel needs are the members of a struct. Its constructor takes them from an arena. From an arena
+// without memory it takes null pointers, and the arena adds up the bytes: so nobody adds them up by hand.
 
 struct Arena {
   static constexpr int64_t kKept = int64_t(1) << 20;  // bytes
   char* base = nullptr;
   int64_t size = 0, used = 0;
   ~Arena() { free(base); }
-  void start(int64_t bytes) {
+  bool reserve(int64_t bytes) {  // false if the memory cannot be had
+    if (bytes <= size) return true;
+    drop();
+    int64_t wanted = rounded_up(bytes, 4096);
+    base = static_cast<char*>(aligned_alloc(64, wanted));
+    if (base) size = wanted;
+    return base;
+  }
+  Arena& start() {
     used = 0;
-    if (bytes <= size) return;
-    free(base);
-    size = rounded_up(bytes, 4096);
-    base = static_cast<char*>(aligned_alloc(64, size));
-    if (!base) abort();
+    if (base) ASAN_POISON_MEMORY_REGION(base, size);
+    return *this;
   }
   template <class T>
   T* take(int64_t count) {
-    T* p = reinterpret_cast<T*>(base + used);
-    used += rounded_up(count * int64_t(sizeof(T)), 64);
-    return p;
+    int64_t bytes = count * int64_t(sizeof(T)), from = used;
+    used += rounded_up(bytes, 64) + kGap;
+    if (!base) return nullptr;
+    if (used > size) __builtin_trap();
+    ASAN_UNPOISON_MEMORY_REGION(base + from, bytes);
+    return reinterpret_cast<T*>(base + from);
+  }
+  // As many numbers for each of several slices.
+  template <class... T>
+  void take_all(int64_t count, T*&... slices) {
+    ((slices = take<T>(count)), ...);
   }
   void give_back() {
-    if (size <= kKept) return;
+    if (size > kKept) drop();
+  }
+  void drop() {
     free(base);
     base = nullptr;
     size = 0;
   }
 };
 thread_local Arena arena;
+
+template <class Memory, class... Arguments>
+int64_t bytes_of(const Arguments&... arguments) {
+  Arena counter;
+  Memory(counter, arguments...);
+  return counter.used;
+}
 
 // Denormals count as 0, on whatever thread a task runs, as on the thread that XLA calls from: else bits would depend on
 // the thread (L15).

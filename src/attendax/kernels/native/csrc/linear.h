@@ -114,6 +114,19 @@ void project_few(const Linear& l, int64_t row, int64_t rows, int64_t column, int
   }
 }
 
+struct ProjectMemory {
+  Real *panel, *tokens;  // of the weight; copies of rows of x
+
+  ProjectMemory(Arena& from, int64_t rows, int64_t columns)
+      : panel(from.take<Real>(rows < kFewTokens ? rows * rounded_up(columns, W) : int64_t(kDepth) * kPanel)),
+        tokens(from.take<Real>(rows < kCopiedTokens ? 0 : rows * kCopied)) {}
+};
+
+// Of tasks of so many rows and columns, or fewer.
+int64_t project_bytes(int64_t rows, int64_t columns) {
+  return most(bytes_of<ProjectMemory>(rows, columns), bytes_of<ProjectMemory>(least(rows, kFewTokens - 1), columns));
+}
+
 // Some rows and columns of y.
 void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   NoDenormals guard;
@@ -121,21 +134,18 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
     for (int64_t r = row; r < row + rows; ++r) project_few_turned<1>(l, r, column, columns);
     return;
   }
-  bool few = rows < kFewTokens;
-  int64_t of_panel = few ? rows * rounded_up(columns, W) : int64_t(kDepth) * kPanel;
-  int64_t of_tokens = rows < kCopiedTokens ? 0 : rows * kCopied;
-  arena.start((of_panel + of_tokens) * sizeof(Real) + 128);
-  Real *scratch = arena.take<Real>(of_panel), *tokens = arena.take<Real>(of_tokens);
-  if (few) {
+  auto [scratch, tokens] = ProjectMemory(arena.start(), rows, columns);
+  if (rows < kFewTokens) {
     project_few(l, row, rows, column, columns, scratch);
     return;
   }
+  bool copies = rows >= kCopiedTokens;
   for (int64_t depth = 0; depth < l.depth; depth += kDepth) {
     int64_t deep = least(kDepth, l.depth - depth);
     const Real* x = static_cast<const Real*>(l.x) + row * l.depth + depth;
-    for (int64_t r = 0; r < rows && of_tokens; ++r) memcpy(tokens + r * kCopied, x + r * l.depth, deep * sizeof(Real));
-    if (of_tokens) x = tokens;
-    int64_t x_step = of_tokens ? kCopied : l.depth;
+    for (int64_t r = 0; r < rows && copies; ++r) memcpy(tokens + r * kCopied, x + r * l.depth, deep * sizeof(Real));
+    if (copies) x = tokens;
+    int64_t x_step = copies ? kCopied : l.depth;
     for (int64_t c = 0; c < columns; c += kPanel) {
       int64_t count = least(kPanel, columns - c), ld = l.columns;
       Real* y = static_cast<Real*>(l.y) + row * l.columns + column + c;

@@ -130,7 +130,13 @@ struct Kernels {
   void (*backward)(const Problem&, int64_t batch, int64_t group, int64_t chunk, const Turns&);
   void (*directions)(const Problem&, int64_t batch, int64_t group);  // tangents of results, or of gradients
   void (*project)(const Linear&, int64_t row, int64_t rows, int64_t column, int64_t columns);  // a part of the results
-  void (*finish)();  // of a thread, at the end of a call: large scratch memory is given back
+  // Scratch memory that a thread needs for any task of a call; of `project`, for so many rows and columns.
+  int64_t (*forward_bytes)(const Problem&);
+  int64_t (*backward_bytes)(const Problem&);
+  int64_t (*directions_bytes)(const Problem&);
+  int64_t (*project_bytes)(int64_t rows, int64_t columns);
+  bool (*reserve)(int64_t bytes);  // of a thread, before its first task; false if the memory cannot be had
+  void (*finish)();                // of a thread, at the end of a call: large scratch memory is given back
 };
 
 }  // namespace attendax

@@ -21,7 +21,10 @@ constexpr int XLA_FFI_API_MINOR = 3;
 extern "C" {
 
 enum XLA_FFI_Extension_Type : int32_t { XLA_FFI_Extension_Metadata = 1 };
-enum XLA_FFI_Error_Code : int32_t { XLA_FFI_Error_Code_INVALID_ARGUMENT = 3 };
+enum XLA_FFI_Error_Code : int32_t {
+  XLA_FFI_Error_Code_INVALID_ARGUMENT = 3,
+  XLA_FFI_Error_Code_RESOURCE_EXHAUSTED = 8,
+};
 enum XLA_FFI_AttrType : int32_t { XLA_FFI_AttrType_ARRAY = 1 };
 enum XLA_FFI_ExecutionStage : int32_t { XLA_FFI_ExecutionStage_EXECUTE = 3 };
 enum XLA_FFI_DataType : int32_t {
