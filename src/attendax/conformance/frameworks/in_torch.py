@@ -293,6 +293,24 @@ def in_float64(attend, arrays, options):
     return forward(attend, {k: x.astype(float) if x.dtype == np.float32 else x for k, x in arrays.items()}, options)
 
 
+def dtypes(attend, arrays, options):
+    """The names of the dtypes in which a call computes its parts."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+            results = function(*args, **(kwargs or {}))
+            several = results if isinstance(results, (tuple, list)) else [results]
+            found.update(str(x.dtype).removeprefix("torch.") for x in several if hasattr(x, "dtype"))
+            return results
+
+    with torch.no_grad(), Watch():
+        bind(attend, options)(tensors(arrays))
+    return found
+
+
 def gradient_of_embedded(attend, arrays, options, cotangents, embedding):
     """The gradient of Σ cotangent · result with respect to what an embedding gives for tokens."""
     leaves = []
@@ -306,6 +324,8 @@ def gradient_of_embedded(attend, arrays, options, cotangents, embedding):
         out = bind(attend, options)(tensors(arrays))["out"]
     finally:
         hook.remove()
+    if not leaves:
+        raise NotImplementedError("the embedding that was found in it is not called")
     pulled = torch.autograd.grad(out, leaves, tensor(cotangents["out"]).to(out.dtype), allow_unused=True)
     pairs = zip(leaves, pulled, strict=False)  # a part that is computed again leaves more
     found = sum((torch.zeros_like(x) if g is None else g for x, g in pairs), torch.zeros(()))

@@ -104,9 +104,19 @@ def afterwards(arrays, options):
     return {f"after {k}": x for k, x in (arrays | options).items() if hasattr(x, "shape")}
 
 
+def result_of(found):
+    """The array that a model gives: its logits or last hidden state by name, or the first that has two axes."""
+    if hasattr(found, "shape"):
+        return found
+    names = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+    named = (names[name] for name in ("logits", "last_hidden_state") if hasattr(names.get(name), "shape"))
+    several = list(names.values()) or list(found)
+    return next(named, next((x for x in several if len(getattr(x, "shape", ())) > 1), several[0]))
+
+
 def of_positions(found):
-    """The results of each position, (B, T, C), of what a model gives: the first of several."""
-    found = found[0] if isinstance(found, (tuple, list)) else found
+    """The results of each position, (B, T, C), of what a model gives: its logits or states, or the first of several."""
+    found = result_of(found)
     found = found.float() if str(found.dtype) == "torch.bfloat16" else found
     return found.reshape(*found.shape[:2], -1)
 

@@ -203,7 +203,8 @@ def _answer(trial: Trial, law: Law) -> Found:
             return found if found.verdict is Verdict.OK else told
         if told.verdict in (Verdict.SILENT, Verdict.LEAK) and (seen := told.evidence) is not None:
             one = seen.one._replace(way=WIDE) if isinstance(seen.one, Request) else seen.one
-            return told._replace(evidence=seen._replace(one=one, other=seen.other._replace(way=WIDE)))
+            finding = told.finding._replace(message=f"{told.finding.message}, in float64")
+            return told._replace(finding=finding, evidence=seen._replace(one=one, other=seen.other._replace(way=WIDE)))
     return found if found.verdict is not Verdict.SILENT else Found(Finding(Verdict.NOT_OFFERED, UNTOLD + trial.dtype))
 
 

@@ -14,6 +14,7 @@ from attendax.legible import did_you_mean
 from ..adapters.implementation import lacking
 from ..cases.kinds import checked
 from ..frameworks import kind_of, kinds, others
+from ..frameworks.shared import result_of
 from ..frameworks.text import resolve
 from ..report.outcomes import MODEL_LAWS
 from ..worker.calling import Subject, Worker
@@ -244,7 +245,8 @@ def _tokens(count: int, said: Mapping[str, Any]) -> np.ndarray:
 def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str]:
     """Find arrays with which the plainest call works; give the dtype of its results, too."""
     arrays, failed, second = said.get("arrays") or made.arrays, [], None
-    request = Request(_tokens(6, said)[None, :4].repeat(2, axis=0))
+    length = min(4, said.get("longest") or 4)
+    request = Request(_tokens(6, said)[None, :length].repeat(2, axis=0))
     tried = [kind for kind in kinds() if arrays in (None, kind[0])]
     for offered, (kind, eager) in itertools.product([x for x in (made, made.otherwise) if x], tried):
         given = target, kind, eager, width, said
@@ -275,4 +277,4 @@ def _gives_its_own(offered: Offer, kind: str, eager: bool, given: tuple[Any, ...
         return found
 
     Runner(offered._replace(apply=noted), *given).ask(request)
-    return kind_of(gave[0]) in (kind, "")
+    return kind_of(result_of(gave[0])) in (kind, "")

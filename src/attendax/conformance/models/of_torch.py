@@ -110,14 +110,14 @@ def from_torch_layer(layer, causal, training=False):
 def of_transformers(model: Any, causal: bool | None) -> Offer:
     """Offer a model of transformers, which says most of this itself."""
     config, name = model.config, type(model).__name__
-    facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
+    facts = {"vocabulary": config.vocab_size} | places(model)
     facts |= {"layers": count} if (count := getattr(config, "num_hidden_layers", None)) else {}
     known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
     if causal is None and (told := [means for part, means in known.items() if part in name]):
         code = inspect.getsource(inspect.getmodule(type(model)) or type(model))
         asks = re.search(r"config\.is_decoder\b(?! =)", code)  # the future is hidden where it says so, as in encoders
         facts["causal"] = told[0] and (not asks or config.is_decoder)
-    if causal or facts.get("causal"):
+    if (causal or facts.get("causal")) and keyword_of_cache(model):
         facts["cache"] = cache_of_transformers(model)
     facts |= rates(model)
     ways = dict(TORCH_WAYS)
@@ -130,17 +130,36 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
     return Offer(from_transformers(model), "torch", from_transformers, facts, ways, embedding_of_transformers)
 
 
+def places(model: Any) -> dict[str, Any]:
+    """The longest text of a model of transformers; and its padding token, where that is what places are counted by."""
+    longest, first = getattr(model.config, "max_position_embeddings", None) or 0, first_place(model)
+    found = {"longest": longest - first} if longest > first else {}
+    return found | ({"pad": first - 1} if first else {})
+
+
+def first_place(model):
+    """The place of the first token: 0; of RoBERTa and its like the number after the padding token."""
+    tables = (table for name, table in model.named_modules() if name.endswith("position_embeddings"))
+    numbers = (getattr(table, "padding_idx", None) for table in tables)
+    return next((1 + number for number in numbers if number is not None), 0)
+
+
 def embedding_of_transformers(model):
-    """The part that turns tokens into vectors."""
-    return model.get_input_embeddings()
+    """The part that turns tokens into vectors: the last of those that share their weights, as T5 has them."""
+    import torch
+
+    first = model.get_input_embeddings()
+    tables = (x for x in model.modules() if isinstance(x, torch.nn.Embedding))
+    return [first, *(x for x in tables if x.weight is getattr(first, "weight", None))][-1]
 
 
 def from_transformers(model, training=False):
     """A model of transformers, in evaluation unless in training: its logits, or its last hidden state."""
     model.train(training)
+    first = first_place(model)
 
     def apply(inputs, mask=None, positions=None, seed=None):
-        options = {} if positions is None else {"position_ids": positions}
+        options = {} if positions is None else {"position_ids": positions + first}
         mask = None if mask is None else mask.long()
         with drawing(model, seed):
             found = model(input_ids=inputs, attention_mask=mask, use_cache=False, **options)
@@ -168,18 +187,26 @@ def with_attention(model, implementation):
     return model
 
 
+def keyword_of_cache(model):
+    """The keyword by which a model of transformers takes its cache; empty where it takes none."""
+    takes = inspect.signature(model.forward).parameters
+    return next((name for name in ("cache", "past_key_values") if name in takes), "")
+
+
 def cache_of_transformers(model):
     """Its dynamic cache."""
     from transformers import DynamicCache
+
+    name = keyword_of_cache(model)
 
     def init(batch, room):
         return DynamicCache(config=model.config)
 
     def step(inputs, cache):
-        found = model(input_ids=inputs, past_key_values=cache, use_cache=True)
-        if getattr(found, "past_key_values", None) is None:
-            raise NotImplementedError("its cache is not past_key_values")
-        return found.logits if "logits" in found else found.last_hidden_state, found.past_key_values
+        found = model(input_ids=inputs, **{name: cache}, use_cache=True)
+        if getattr(found, name, None) is None:
+            raise NotImplementedError(f"its results have no {name}")
+        return found.logits if "logits" in found else found.last_hidden_state, getattr(found, name)
 
     def reorder(cache, rows):
         cache.reorder_cache(rows)

@@ -9,12 +9,12 @@ import numpy as np
 
 from ..cases.case import Leaves
 from ..frameworks import framework
-from ..frameworks.shared import per_position
+from ..frameworks.shared import per_position, result_of
 from ..frameworks.text import defined, import_line, printed, text_of
 from ..worker.calling import WROTE, Subject
 from ..worker.errors import Failed
 from .blackbox import COUNT, LONGER, Model, Request, direction, vectors, weights_of
-from .trial import Found, Law
+from .trial import NARROW_DTYPES, PARTS, Found, Law
 
 EMBEDDED = "gradient_of_embedded"
 
@@ -102,7 +102,9 @@ class Runner(Subject):
     def answer(self, request: Request) -> Leaves:
         """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy; and marks of the arrays it wrote to."""
         if request.read:
-            return {"out": self.weights.get(request.read, np.zeros(0))}
+            return {
+                "out": self._parts(request) if request.read == PARTS else self.weights.get(request.read, np.zeros(0))
+            }
         as_given = np.int64 if self.arrays == "torch" else np.int32  # which ``per_position`` leaves as they are
         own = {name: x.copy() for name, x in request.options.items()}
         request = request._replace(tokens=request.tokens.astype(as_given), options=own)
@@ -115,6 +117,8 @@ class Runner(Subject):
             wrote = {f"{WROTE}{name}": np.array(True) for name in written()}
         if found.shape[:2] != request.tokens.shape or found.dtype.kind not in "fVi":
             said = f"gives {found.dtype} of shape {found.shape} for inputs {request.tokens.shape}"
+            if request.weights is not None:
+                raise NotImplementedError(f"its embedding is not of each token: the gradient {said}")
             raise Failed(f"{said}, expected numbers of shape (B, T, ...)")
         return {"out": found if found.dtype in (np.float64, np.float16) else found.astype(np.float32)} | wrote
 
@@ -129,13 +133,19 @@ class Runner(Subject):
         apply = apply if name else self._noted(apply)
         return model, per_position(getattr(self.driver, way.around)(apply) if way.around else apply)
 
+    def _parts(self, request: Request) -> np.ndarray:
+        """Of each narrow dtype, whether parts of the model are computed in it."""
+        inputs = request.tokens.astype(np.int64 if self.arrays == "torch" else np.int32)
+        given = {"query": inputs if self.table is None else self.table[inputs]}
+        found = self.driver.dtypes(self._made("")[1], given, {})
+        return np.array([name in found for name in NARROW_DTYPES])
+
     def _noted(self, apply: Callable[..., Any]) -> Callable[..., Any]:
         """The same model; it notes the dtype of its results, which a driver may widen."""
 
         def noted(*inputs: Any, **options: Any) -> Any:
             found = apply(*inputs, **options)
-            first = found[0] if isinstance(found, (tuple, list)) else found
-            self.dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
+            self.dtype = str(getattr(result_of(found), "dtype", "")).removeprefix("torch.")
             return found
 
         return noted

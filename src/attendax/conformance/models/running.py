@@ -18,7 +18,7 @@ from ..worker.errors import Failed
 from .blackbox import WEIGHTS, Model, Request, fitting, told
 from .seen import MEASURED, pairs_seen
 from .texts import LENGTH, REAL, TRIES, counted, padded
-from .trial import FINE, SIDES, Evidence, Found, Trial, ask, beside_rounding, fault, not_a_number, true
+from .trial import FINE, SIDES, WIDE, Evidence, Found, Trial, ask, beside_rounding, fault, not_a_number, true
 
 PREFIX = (5, 1, 1, 1, 1)
 CHUNKS = {  # of the text
@@ -154,11 +154,22 @@ def _way(trial: Trial, way: str, asked: str, beside: bool = False) -> Found:
         one, what = one._replace(weights=real.astype(np.float32)), "another gradient"
     other = one._replace(way=way)
     said = f"{way} gives {what}{' beside padding' * beside}"
+    if way == WIDE:
+        _refuse_other_dtypes(trial, one, other)
     found = trial.same(one, other, said, ONE_DROPS, real, SLACK)
     again = other._replace(room=1)
     if found.verdict.fails and way in TRAINED and trial.same(other, again, said, "", real, SLACK).verdict.fails:
         raise NotImplementedError("in training it still draws: its rate of dropout was not found")
     return found
+
+
+def _refuse_other_dtypes(trial: Trial, plain: Request, wide: Request) -> None:
+    """Say that a copy in float64 fails where the model does not: some parts of it know one dtype alone."""
+    trial.ask(plain)
+    try:
+        trial.ask(wide)
+    except Failed as error:
+        raise NotImplementedError(f"it cannot be run in float64: {error}") from error
 
 
 @ask("ways: its inputs", "nothing is written to what it is given")

@@ -162,7 +162,8 @@ def _starts(model: Model) -> dict[str, Any]:
     """Places from which texts are counted, near and far, as far as the model knows such."""
     room = (model.longest or FAR + LENGTH) - LENGTH
     found = {"shifted": min(NEAR, room), "shifted far": min(FAR, room)}
-    return {name: {"start": start} for name, start in found.items() if name == "shifted" or start > NEAR}
+    least = {"shifted": 0, "shifted far": NEAR}
+    return {name: {"start": start} for name, start in found.items() if start > least[name]}
 
 
 @ask("positions: {}", "positions from k on give the same", "given positions", "relative", of=_starts)

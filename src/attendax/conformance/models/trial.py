@@ -17,6 +17,7 @@ ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers;
 NARROW, NARROW_DTYPES = 8.0, ("bfloat16", "float16")  # the coarsest first
 SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
 FAINT = 10.0  # times what can be told: where tokens move another position by less, nothing tells what is seen
+PARTS = "dtypes of parts"  # what is read of a model in place of results
 WIDE = "float64"  # the way of running in which a silence of a narrow dtype is asked about again
 MOST_NOISE = 1e-4  # more than that is not rounding
 Place = tuple[int, int]  # row and position
@@ -110,12 +111,20 @@ class Trial:
     def ask(self, request: Request) -> np.ndarray:
         """Results (B, T, C), or the gradient (B, T, M)."""
         plain = request.weights is None and not request.chunks and not request.read
+        self._refuse_longer(request)
         request = request._replace(way=request.way or self.way) if plain else request
         key = request.key
         if key not in self._answers:
             self._answers[key], wrote = self.model.run(request)
             self.wrote = list(dict.fromkeys(self.wrote + wrote))
         return self._answers[key]
+
+    def _refuse_longer(self, request: Request) -> None:
+        """Say that a model takes fewer tokens, or has fewer places, than a question has."""
+        places = request.options.get("positions", np.zeros(1, int)).max(initial=0) + 1
+        asked, longest = max(request.tokens.shape[1], int(places)), self.model.longest
+        if longest is not None and asked > longest:
+            raise NotImplementedError(f"it takes {longest} tokens, and this asks for {asked}")
 
     def texts(self, rows: int, length: int, *, salt: int = 0) -> np.ndarray:
         """Tokens (rows, length), no two neighbours equal; the same again for the same numbers.
@@ -152,6 +161,14 @@ class Trial:
         return self.rounding / SPACING.get(self.dtype, 2.0**-7) if self.narrow else 1.0
 
     @functools.cached_property
+    def inner(self) -> str:
+        """The coarsest narrow dtype in which parts are computed; empty without one, or if nothing tells."""
+        with contextlib.suppress(Failed, NotImplementedError):
+            has = self.ask(Request(self.texts(1, min(3, self.model.longest or 3)), read=PARTS))
+            return next((name for name, x in zip(NARROW_DTYPES, has, strict=True) if x), "")
+        return ""
+
+    @functools.cached_property
     def wide(self) -> "Trial | None":
         """The same model in float64, where results are narrow and it can be converted."""
         if not self.narrow or "results" not in self.model.ways.get(WIDE, ()):
@@ -168,7 +185,7 @@ class Trial:
             return 0.0
         noise = 0.0
         with contextlib.suppress(Failed):  # the laws say so
-            tokens = self.texts(3, 9)
+            tokens = self.texts(3, self.model.lengths((9,))[0])
             together, alone = self.ask(Request(tokens)), self.ask(Request(tokens[:1]))
             self.dtype = next((x for x in NARROW_DTYPES if _are_of(x, together)), self.dtype)
             size = np.abs(alone).max(initial=0.0)
@@ -196,6 +213,7 @@ class Trial:
         apart, allowed = distance(expected, got), slack * self.allowed(expected)
         if not (wrong := apart > allowed).any():
             return measured(apart, allowed)
+        self._refuse_coarse(apart, allowed / slack)
         k = int(wrong.argmax())
         verdict, how = Verdict.NAN, "is NaN"
         if not np.isnan(got[k]).any():
@@ -204,6 +222,14 @@ class Trial:
         said = f"{said}: row {beside[0]}, position {beside[1]} {how}"
         evidence = Evidence(right, other, at, beside, float(allowed[k]))
         return fault(verdict, said, usual, evidence, apart[k], expected[k])
+
+    def _refuse_coarse(self, apart: np.ndarray, allowed: np.ndarray) -> None:
+        """Say that a difference cannot be told where it is within the rounding of parts of a narrow dtype."""
+        if not self.rounding or self.narrow or not self.inner:
+            return
+        coarse = NARROW * SPACING.get(self.inner, 2.0**-7) / self.rounding
+        if (apart <= allowed * coarse).all():
+            raise Untold(f"it cannot be told: parts are computed in {self.inner}, which may round by as much")
 
     def share(self, one: Request, other: Request, position: int) -> float:
         """The distance of two requests at a position of any row, beside rounding."""
