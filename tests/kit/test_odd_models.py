@@ -1,4 +1,4 @@
-"""`check_model` of sound models that are unlike most: what they give, what they take, how they count, how they round."""
+"""`check_model` of sound models unlike most: what they give and take, how they count, how they round."""
 
 import functools
 
