@@ -56,7 +56,8 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
 OF_A_RUN = {"report", "judge", "conventions", "worker", "adapters", "cases"}
 IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package
     "differences": set(),
-    "gradients": {"differences", "frameworks"},
+    "gradients": {"differences", "frameworks", "kinks"},
+    "kinks": set(),
     "cases": set(),
     "frameworks": set(),
     "adapters": {"cases", "frameworks"},

@@ -496,6 +496,7 @@ PLANTED += [
         "var = ((x - mean) ** 2).mean(axis=-1, keepdims=True)",
         "var = abs(x - mean).mean(axis=-1, keepdims=True) ** 2",
     ),
+    ("eps forgotten", "layer_norm", SIGMA, "sigma = (var + 1e-5) ** 0.5"),
     ("eps squared", "layer_norm", SIGMA, "sigma = (var + eps ** 2) ** 0.5"),
     ("1 + gamma", "layer_norm", "return gamma * hat + beta", "return (1 + gamma) * hat + beta"),
     (
