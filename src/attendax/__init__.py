@@ -1,4 +1,4 @@
-"""Attention with a proof: one written meaning in NumPy, the same in JAX, every gradient cross-checked.
+"""Attention with a proof: one written meaning, a judge, fast functions for JAX, and a specification in NumPy.
 
 Each name is imported when it is first asked for: the command line answers, and can be interrupted, before JAX is there.
 """

@@ -113,3 +113,21 @@ def test_l8_an_error_of_delta_changes_gradients_by_no_more_than_is_allowed_for_i
     assert found["grad key"].shape == arrays["key"].shape
     assert found["grad bias"].shape == arrays["bias"].shape
     assert "grad value" not in found
+
+
+@pytest.mark.parametrize("columns", ["equal", "different"])
+def test_l8_a_row_that_sees_equal_values_is_allowed_eight_times_as_much(columns):
+    """One key has another number in one column: only the rows that do not see it see equal values still."""
+    (case,) = (case for case in CASES if case.name == "gradient: mask (T, S)")
+    inputs, other = case.inputs(0, "float32"), 4
+    one = np.full_like(inputs.arrays["value"], 0.75)
+    one += np.arange(one.shape[-1], dtype=np.float32) * (columns == "different")
+    two = one.copy()
+    two[..., other, 0] = np.nextafter(np.float32(0.75), np.float32(1))
+    found = [dense.of_delta(inputs._replace(arrays=inputs.arrays | {"value": x}))["grad query"] for x in (one, two)]
+    sees = np.asarray(inputs.options["mask"])[:, other]
+    assert sees.any()
+    assert not sees.all()
+    ratio = found[0] / found[1]
+    np.testing.assert_allclose(ratio[..., sees, :], 8, rtol=1e-4)
+    np.testing.assert_allclose(ratio[..., ~sees, :], 1, rtol=1e-4)

@@ -4,9 +4,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
+import numpy as np
 import pytest
 
+from attendax import attention, masks
 from places import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -16,14 +19,44 @@ def test_it_is_at_most_90_lines():
     assert len(README.splitlines()) <= 90
 
 
+def test_one_tagline():
+    """The same words wherever the project says what it is."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["description"]
+    assert README.splitlines()[2] == f"**{project}.**"
+    assert (ROOT / "docs/index.md").read_text("utf-8").splitlines()[:3] == README.splitlines()[:3]
+    citation = " ".join((ROOT / "CITATION.cff").read_text("utf-8").split())
+    assert f"abstract: >- {project}. authors:" in citation
+    assert 'title: "attendax: attention with a proof"' in citation
+
+
+def test_what_it_promises_of_calls_that_fit_is_true():
+    """What does not fit is refused; three mistakes that fit by chance are not, and the page says so."""
+    rng = np.random.default_rng(0)
+    query, key = (rng.normal(size=(2, 4, tokens, 8)).astype(np.float32) for tokens in (2, 4))
+    swapped = attention(*(key.swapaxes(1, 2),) * 3)
+    assert swapped.shape == (2, 4, 4, 8)
+    assert attention(query, key, key, mask=np.ones((2, 4), bool)).shape == query.shape
+    assert attention(query[:, :, :1], key, key, mask=masks.causal()).shape == (2, 4, 1, 8)
+    for wrong in ({"mask": np.ones((2, 4, 4), bool)}, {"mask": np.ones((3, 4), bool)}, {"mask": np.ones((2, 4))}):
+        with pytest.raises((TypeError, ValueError), match=r"^attention: mask "):
+            attention(query, key, key, **wrong)
+    for words in (
+        "Any other shape or dtype is refused.",
+        "heads and tokens swapped",
+        "(B, S) mask if B = T",
+        "without an offset",
+    ):
+        assert words in README
+
+
 @pytest.mark.slow  # a whole run; .ci/docs has it, too
 def test_the_function_that_leaks_is_told_so():
-    """Seconds of a run differ, and so does what its seed draws; the rest is printed word for word."""
-    shown = re.search(r"<!-- leaky -->\n```text\n\$ attendax (.*?)\n(.*?)\n```", README, re.DOTALL)
+    """The commands as a reader types them in a clone; what the last one prints, word for word."""
+    shown = re.search(r"<!-- leaky -->\n```text\n\$ cd (.*?)\n\$ attendax (.*?)\n(.*?)\n```", README, re.DOTALL)
     assert shown is not None
-    command = [sys.executable, "-m", "attendax", *shown[1].split()]
+    command = [sys.executable, "-m", "attendax", *shown[2].split()]
     environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(ROOT / "src")}
-    folder = ROOT / "tests/data/leaky"
+    folder = ROOT / shown[1]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert [line.rstrip() for line in done.stdout.strip().splitlines()] == shown[2].splitlines()
+    assert [line.rstrip() for line in done.stdout.strip().splitlines()] == shown[3].splitlines()

@@ -521,7 +521,7 @@ VALUES = [
     (lambda: scores.softcap(None), TypeError, "softcap: cap must be a number known before tracing, got NoneType."),
     (lambda: scores.alibi(np.ones((2, 2))), ValueError, "alibi: slopes has rank 2 but needs rank 1."),
     (lambda: scores.softcap(jnp.float32(2.0)), TypeError,
-     "softcap: cap must be a number known before tracing, got ArrayImpl.\n"
+     "softcap: cap must be a number known before tracing, got an array () float32.\n"
      "Write it as a function: scores.from_function(lambda s, positions, cap: cap * jnp.tanh(s / cap), cap)."),
     (lambda: scores.alibi(np.ones(2), 2**31), ValueError, "alibi: offset must be at most 2147483647, got 2147483648."),
     (lambda: scores.alibi(np.ones(2), np.array(-(2**40))), ValueError,

@@ -157,15 +157,31 @@ def _pulled(inputs: Inputs, s: dict[str, Any], kept: Any = 1) -> dict[str, Any]:
     return {name: _to_shape(found[name], x, name) for name, x in inputs.arrays.items()}
 
 
+EQUAL_VALUES = 8  # times eps |dout| |v|, where all values that a row sees are equal (L8)
+
+
 def of_delta(inputs: Inputs) -> Leaves:
-    """The largest change of gradients by an error |dout| |v| in the gradient of each score (L8)."""
+    """The largest change of gradients by an error |dout| |v| in the gradient of each score (L8).
+
+    The error may be 8 times as large in a row if all values that it sees are equal: their gradients cancel to 0.
+    """
     s = _forward(inputs, np, 1, Style())
     length = np.linalg.norm(inputs.extra["cotangent"].astype(s["q"].dtype), axis=-1, keepdims=True)
+    length = length * np.where(_sees_equal_values(inputs, s["v"], s["weights"].shape), EQUAL_VALUES, 1)
     dscores = s["weights"] * length * np.linalg.norm(s["v"], axis=-1)[..., None, :]
     dproducts = dscores * np.abs(s["slope"] * s["scale"])
     found = {"query": dproducts @ np.abs(s["k"]), "key": dproducts.swapaxes(-1, -2) @ np.abs(s["q"]), "bias": dscores}
     found |= {"sinks": s["share"] * length * np.linalg.norm(s["out"], axis=-1, keepdims=True)}
     return {f"grad {name}": _to_shape(found[name], x, name) for name, x in inputs.arrays.items() if name in found}
+
+
+def _sees_equal_values(inputs: Inputs, v: Any, shape: tuple[int, ...]) -> Any:
+    """Tell, for each row of weights of this shape, whether all values (..., S, V) that it may look at are equal."""
+    seen = np.broadcast_to(allowed_pairs(inputs), shape)
+    whole = np.ascontiguousarray(v).view(np.dtype((np.void, v.shape[-1] * v.itemsize)))[..., 0]
+    numbers = np.unique(whole, return_inverse=True)[1].reshape(whole.shape)[..., None, :]  # equal ones have one number
+    low = np.where(seen, numbers, numbers.size).min(-1, keepdims=True, initial=numbers.size)
+    return low == np.where(seen, numbers, -1).max(-1, keepdims=True, initial=-1)
 
 
 def _along(inputs: Inputs, name: str, style: Style) -> Leaves:
