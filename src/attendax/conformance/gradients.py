@@ -62,7 +62,7 @@ def assert_gradients(
         rng = np.random.default_rng(seed)
         problem = _Problem(fn, arrays, rng, in_jax=backward is None)
         found = _gradients(problem, backward)
-        wrong, moved = [], False
+        wrong, moved = list[str](), False
         for _ in range(directions):
             for k, x in enumerate(problem.moving):
                 direction = _size(x) * np.asarray(rng.standard_normal(x.shape))
