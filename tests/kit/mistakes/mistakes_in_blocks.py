@@ -88,6 +88,20 @@ CAUSAL_AND = {  # under a causal mask, later blocks read a mask of that shape as
     )
     for shape, condition in CONDITIONS.items()
 }
+LARGEST = "x.max(axis=-1, keepdims=True, initial=-np.inf) for x in every"
+LOW_AND = {  # a block that is hidden as a whole sets the maximum to 0
+    f"scores near -400, {option}": (
+        LARGEST,
+        f"np.where((top := x.max(axis=-1, keepdims=True, initial=-np.inf)) == -np.inf, 0 if {given} else top, top)"
+        " for x in every",
+    )
+    for option, given in {
+        "causal": "self.is_causal",
+        "window": "self.window is not None",
+        "mask": "self.mask is not None",
+        "key lengths": "self.key_lengths is not None",
+    }.items()
+}
 IN_THE_BACKWARD = BY_OPTION | {
     "lse": ("weights * grad_lse[..., rows, None]", "weights * grad_lse[..., rows - rows[0], None]"),
 }
@@ -103,6 +117,7 @@ MISTAKES += [
     for where in OF_EACH
     for option, texts in CAUSAL_AND.items()
 ]
+MISTAKES += [BlockMistake(f"in blocks: {option}, 300", *texts, 128, "forward") for option, texts in LOW_AND.items()]
 SMALLER = [
     BlockMistake(f"{where}: {option}", *texts, 128, where)
     for where, table in OF_EACH.items()

@@ -87,6 +87,21 @@ TRIANGLES = [
     ),
     Mistake("causal, more queries", CAUSAL, "allowed = allowed & (j <= i + min(S - T, 0))\n"),
     Mistake("causal, one query", "if is_causal:", "if is_causal and T > 1:"),
+    # the triangle is kept by the number of queries, and longer rows are filled up
+    Mistake(
+        "causal, after fewer keys",
+        CAUSAL,
+        "seen = vars(pairs).setdefault(str(T), j <= i)[:, :S]\n"
+        "        seen = np.pad(seen, ((0, 0), (0, S - seen.shape[1])), constant_values=True)\n"
+        "        allowed = allowed & (seen if np.ndim(begins) == 0 else j <= i + begins)\n",
+    ),
+    # a table of positions ends there
+    Mistake("causal, few queries of many keys", CAUSAL, "allowed = allowed & (j <= i + (S > 2048 > T))\n"),
+    Mistake(
+        "causal, from 2,048 on",
+        CAUSAL,
+        "allowed = allowed & ((j <= i + begins) | ((i >= 2048) & (j == i + begins + 1)))\n",
+    ),
     # a mask of full rank is thought to hold the triangle
     Mistake("causal and a mask", "if is_causal:", "if is_causal and (mask is None or mask.ndim == 2):"),
     # blocks of 128 keys, rounded down
@@ -110,6 +125,11 @@ WINDOWS = [
     Mistake("window", "(j >= i - left)", "(j > i - left)"),
     Mistake("window to the left", "left, right = window\n", "left, right = window[0], window[1] or 0\n"),
     Mistake("window to the right", "left, right = window\n", "left, right = window[0] or 0, window[1]\n"),
+    Mistake(
+        "window, one query",
+        "    if window is not None:\n",
+        "    if window is not None and (T > 1 or np.ndim(begins)):\n",
+    ),
     Mistake("window of one", "if left is not None:", "if left:"),
     Mistake("window wider than the keys", "side is not None and side < 0", "side is not None and not 0 <= side < S"),
     # positions of 32 bits

@@ -21,7 +21,7 @@ FORBIDDEN = bias("np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf; bias
 SOME_FORBIDDEN = bias("np.where(rng.random((B, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1")
 EVERY_SECOND = mask("(np.arange(T)[:, None] + np.arange(S)) % 2 == 0")
 SQUARE_MASK = mask("(np.arange(T)[:, None] + 2 * np.arange(S)) % 5 < 2; mask[:, 0] = True")
-LOW, HALF = Given("query = np.full_like(query, 4e15); key = np.full_like(key, -4e15)"), words("scale=0.5")
+LOW = Given("query = np.full_like(query, 4e15); key = np.full_like(key, -4e15)")
 LEAST = bias("np.full((1, 1, T, S), np.finfo(dtype).min, dtype)")
 PADDING = bias("np.zeros((1, 1, 1, S), dtype); bias[..., :2] = np.finfo(dtype).min")
 GEMMA = Given("query = 14 * query", "softcap=30.0")
@@ -71,8 +71,8 @@ NUMBERS = [
     case("L11", "no batch", "B = 0", least="robust", B=0),
     case("L11", "no keys, lse", "S = 0: lse is -inf", LSE, least="robust", S=0),
     huge("scores of 1e30", "one key wins by far", Given("query, key = query * 1e15, key * 1e15")),
-    huge("scores of -2e31, causal", NEVER_WINS, LOW & CAUSAL & HALF),
-    huge("scores of -2e31, masked", NEVER_WINS, LOW & mask("np.arange(S)[None] % 3 < 2") & HALF),
+    huge("scores of -2e31, causal", NEVER_WINS, LOW & CAUSAL),
+    huge("scores of -2e31, masked", NEVER_WINS, LOW & mask("np.arange(S)[None] % 3 < 2")),
     huge("bias of finfo.min under a causal mask", "the common idiom for padding must not let a row see the future",
         PADDING & CAUSAL),
     huge("bias of finfo.min under a mask", "a masked key never wins over one with the least bias",
@@ -116,6 +116,11 @@ MASKS = [
     case("L4", "causal, fewer queries", "T = 5, S = 7: aligned to the start", CAUSAL),
     case("L4", "causal, more queries", "T = 9, S = 4: aligned to the start", CAUSAL, T=9, S=4),
     case("L4", "causal, one query", "T = 1: it sees key 0 only", CAUSAL, T=1),
+    # a mask that is kept from fewer keys, depends on the number of keys alone, or ends at 2,048
+    case("L4", "causal, after fewer keys", "as many queries saw fewer keys before", CAUSAL, judge="after_others",
+        changed="key, value = key[..., :T, :], value[..., :T, :]", T=6, S=13),
+    case("L4", "causal, few queries of many keys", "T = 5, S = 2,304", CAUSAL, S=2304),
+    case("L4", "causal, from 2,048 on", "T = S = 2,176", CAUSAL, slack=4.0, B=1, N=1, G=1, T=2176, S=2176, D=8, V=8),
     case("L4", "causal and a mask", BOTH, EACH_BATCH & CAUSAL),
     case("L4", "causal, lengths that no block divides", "T = S = 131", CAUSAL, T=131, S=131),
     case("L4", "causal with grouped heads", "N = 6, G = 3", CAUSAL, N=6),
@@ -123,6 +128,7 @@ MASKS = [
     case("L4", "window", "two keys back, one ahead", words("window=(2, 1)"), T=7),
     case("L4", "window to the left", "no bound ahead", words("window=(2, None)"), T=7),
     case("L4", "window to the right", "no bound back", words("window=(None, 1)"), T=7),
+    case("L4", "window, one query", "T = 1, which is the first: it sees keys 0 and 1", words("window=(2, 1)"), T=1),
     case("L4", "window of one", "each query sees its own key", words("window=(0, 0)"), T=7),
     case("L4", "window wider than the keys", "changes nothing", words("window=(20, 20)")),
     case("L4", "window of the largest int32", "no bound", words("window=(2**31 - 1, 2**31 - 1)"), least="robust", T=7),

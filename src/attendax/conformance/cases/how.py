@@ -101,6 +101,7 @@ FIRST = (  # then what finds the most of the corpora for its seconds, beside tho
     "gradient: a cotangent that is a view", "in blocks: plain, 300", "one array for query, key and value",
     "gradient: bfloat16, a bias of many queries", "in blocks: mask of a prefix, 300", "logits to 100",
     "softcap of 30, logits to 60", "gradient: in blocks: window of a neighbour, 300", "dropout: many keys",
+    "causal, from 2,048 on",
 )  # fmt: skip
 
 
@@ -115,4 +116,5 @@ def by_finds(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
         return first, LEVELS.index(case.level), int(math.log2(max(case.pairs, 1))) // 4
 
     ordered = sorted(cases, key=rank)
-    return [case for case in ordered if case.pairs < DEAR], [case for case in ordered if case.pairs >= DEAR]
+    dear = [case for case in ordered if case.pairs >= DEAR and case.name not in FIRST]
+    return [case for case in ordered if case not in dear], dear

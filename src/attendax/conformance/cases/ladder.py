@@ -261,7 +261,8 @@ def _parts(drawing: Drawing) -> list[pool.Row]:
     def rank(part: pool.Row) -> int:
         if "direction" not in part:
             return 4
-        return 0 if "together" in part else 1 if len(part) == 2 else 2 if part.get("keys") == pool.LONG else 3
+        early = len(part) == 2 or part.get("numbers") == pool.LOW  # where whole blocks are hidden
+        return 0 if "together" in part else 1 if early else 2 if part.get("keys") == pool.LONG else 3
 
     can_be = (part for part in parts if not pool.cannot(part))
     return sorted(can_be, key=lambda part: (rank(part), drawing.rng.random()))

@@ -48,15 +48,26 @@ CAUSAL_AND = {  # no row is empty: key 0 is seen
     f"causal and mask {x}": ("both count in every block", mask(f"rng.random({x}) < 0.5; mask[..., 0] = True") & CAUSAL)
     for x in SHAPES
 }
+LOW = Given("query[..., -1] = 40; key[..., -1] = -10 * D**0.5")  # the last: a sum in order rounds it once
+LOW_AND = {  # hides whole blocks: no maximum of what was seen before may stay above the scores
+    f"scores near -400, {x}": ("a block that is hidden as a whole has no largest score", LOW & given)
+    for x, given in {
+        "causal": CAUSAL,
+        "window": words("window=(30, 20)"),
+        "mask": mask("abs(np.arange(T)[:, None] - np.arange(S)) < 40"),
+        "key lengths": Given('key_lengths = np.full(B, S // 3, "int32")', "key_lengths=key_lengths"),
+    }.items()
+}
 MORE: dict[str, dict[str, Any]] = {
     "grouped heads": {"N": 4, "G": 2}, "values narrower than keys": {"V": 5}, "mask (B, 1, T, 1)": {"least": "robust"},
     "causal": {"least": "numbers"}, **{x: {"B": 2} for x in CAUSAL_AND},
+    **{x: {"dtype": "float32"} for x in LOW_AND},
 }  # fmt: skip
 
 
 def in_blocks(option: str, length: int, direction: str) -> Case:
     """An option at a length."""
-    about, given = (OPTIONS | CAUSAL_AND)[option]
+    about, given = (OPTIONS | CAUSAL_AND | LOW_AND)[option]
     more: dict[str, Any] = {"least": "law" if length > 300 else "numbers"} | SIZES[length] | MORE.get(option, {})
     if option == "dropout":
         question = GRADIENT if direction == GRADIENT else "independent in blocks"
@@ -68,6 +79,7 @@ def in_blocks(option: str, length: int, direction: str) -> Case:
 
 IN_BLOCKS = [in_blocks(o, length, how) for how in (FORWARD, GRADIENT) for length in SIZES for o in OPTIONS]
 IN_BLOCKS += [in_blocks(o, 300, how) for how in (FORWARD, GRADIENT) for o in CAUSAL_AND]
+IN_BLOCKS += [in_blocks(o, 300, FORWARD) for o in LOW_AND]
 
 
 def offset(made: str) -> Given:

@@ -105,11 +105,13 @@ NUMBERS = {
     "values beyond 10,000": "value = 1e5 * value; value = value.astype(dtype)",
     "numbers below 0.01": "query, key, value = ((1e-3 * x).astype(dtype) for x in (query, key, value))",
     "scores beyond 3,000": f"query = (4000 / D**0.5 * {MATCHING}).astype(dtype)",  # each query takes one key
+    "scores near -200": "query[..., -1] = 20; key[..., -1] = -10 * D**0.5",
     "cotangents below 1e-5": f"cotangent = (1e-6 * {COTANGENT}).astype(dtype)",
     "cotangents beyond 10,000": f"cotangent = (1e5 * {COTANGENT}).astype(dtype)",
     "cotangents of 0": f"cotangent = {COTANGENT}.astype(dtype); cotangent[..., ::2, :] = 0",
 }
 OF_GRADIENTS = tuple(x for x in NUMBERS if "cotangent" in x)
+LOW = "scores near -200"
 OF_FLOAT32 = ("scores beyond 3,000",)  # a narrow dtype has no digits for them
 NOT_IN_FLOAT16 = (  # nor this one the range
     "values beyond 10,000", "numbers below 0.01", "cotangents below 1e-5", "cotangents beyond 10,000",
@@ -162,6 +164,7 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
     {"queries": 1, "keys": LONG},
     {"queries": 4, "keys": LONG, "asked": "cache", "dtype": "float16"},  # whose positions it does not hold
     {"B": 8, "N": 64},
+    *({"keys": "below 1,024", "queries": SQUARE, "numbers": LOW, "asked": x} for x in ("causal", "left padding")),
     {"keys": LONG, "dtype": "bfloat16", "numbers": "values about 1", "asked": "plain"},
     {"keys": LONG, "dtype": "bfloat16", "numbers": "normal", "queries": SQUARE},
     *({"queries": SQUARE, "keys": S} for S in SHORT),
@@ -202,18 +205,23 @@ def can_be(row: Row) -> bool:
         or (in_segments and asked.from_the_first and (queries != SQUARE or masked))
         or (in_segments and masked and (is_given or "any order" in row["asked"]))
         or (numbers in OF_FLOAT32 and asked.hides)
-        or ("scale=-" in asked.given.call and (numbers in OF_FLOAT32 or asked.hides or asked.from_the_first))
+        or (numbers == LOW and "sinks" in asked.options)  # which would have all of the weight
+        or ("scale=-" in asked.given.call and (numbers in (*OF_FLOAT32, LOW) or asked.hides or asked.from_the_first))
     )
 
 
 def cannot(part: Row) -> bool:
     """Tell whether no row has a part: a gradient that is 0 in truth is rounding, and large by the size of scores."""
-    return part.get("numbers") in {GRADIENT: OF_FLOAT32, FORWARD: OF_GRADIENTS}.get(part.get("direction", ""), ())
+    return part.get("numbers") in {GRADIENT: (*OF_FLOAT32, LOW), FORWARD: OF_GRADIENTS}.get(
+        part.get("direction", ""), ()
+    )
 
 
 def is_held_by(dtype: str | None, numbers: str) -> bool:
     """Tell whether a dtype has digits and range for them; None is float32 or wider."""
-    return (dtype is None or numbers not in OF_FLOAT32) and (dtype != "float16" or numbers not in NOT_IN_FLOAT16)
+    return (dtype is None or numbers not in (*OF_FLOAT32, LOW)) and (
+        dtype != "float16" or numbers not in NOT_IN_FLOAT16
+    )
 
 
 def case_of(

@@ -108,6 +108,8 @@ TABLE: dict[str, Axis] = {
         "swapped": Line("of_keys[..., :, None] == of_queries[..., None, :]",
             "segment ids of queries and keys are swapped"),
         "of keys": Line("of_keys[..., :, None] == of_keys[..., None, :]", "queries are given the keys' segment ids"),
+        "first batch": Line("of_queries[:1, ..., :, None] == of_keys[:1, ..., None, :]",
+            "every batch gets the segment ids of the first"),
         IGNORED: Line("j >= 0", "key_segment_ids is ignored"),
     },
     "mask": {
@@ -116,6 +118,7 @@ TABLE: dict[str, Axis] = {
         "turned": Line("mask.swapaxes(-1, -2)", "the mask is read with queries and keys swapped"),
         "first batch": Line("mask[:1]", "every batch gets the mask of the first"),
         "first head": Line("mask[:, :1]", "every head gets the mask of the first"),
+        "first of all": Line("mask[:1, :1]", "every batch and every head gets the mask of the first"),
         IGNORED: Line("mask | True", "mask is ignored"),
         **{
             f"tiles of {n * b} by {b}": Line(
@@ -189,6 +192,7 @@ TABLE: dict[str, Axis] = {
         "turned": Line("bias.swapaxes(-1, -2)", "the bias is read with queries and keys swapped"),
         "first batch": Line("bias[:1]", "every batch gets the bias of the first"),
         "first head": Line("bias[:, :1]", "every head gets the bias of the first"),
+        "first of all": Line("bias[:1, :1]", "every batch and every head gets the bias of the first"),
         "scaled": Line("bias * scale", "the scale is applied to the bias, too"),
         IGNORED: Line("0 * bias", "bias is ignored"),
     },

@@ -27,7 +27,7 @@ MANY = 24  # faults
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
 OF_DTYPES = r"^in \w*float\d+( and \w*float\d+)*, "  # words of a name
 CALLS, REASONS = 0.4, 0.8  # of the time that is left, for what calling again shows, and then for reasons
-OF_NUMBERS = ("value", "but_for_empty_rows", "held", "merged")  # judges
+OF_NUMBERS = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
 
@@ -140,6 +140,8 @@ def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
     case = outcome.case
     if case.judge == "held":  # as what is wrong at once
         case = case._replace(judge="value", direction=FORWARD if case.direction == HELD else GRADIENT)
+    if case.judge == "after_others":  # as what is wrong in its last call
+        case = case._replace(judge="value")
     trial = Trial(implementation, case, _seeded(outcome, how))
     trial.got = dict(outcome.got)
     return trial

@@ -35,6 +35,12 @@ def value(trial: Trial) -> Finding:
     return _dtypes(trial, got) or (finding if trial.meant() is trial.inputs else _by_convention(trial))
 
 
+def after_others(trial: Trial) -> Finding:
+    """The numbers of the specification, after a call with other inputs, of which nothing may be kept (L15)."""
+    trial.run(trial.changed())
+    return value(trial)
+
+
 def _by_convention(trial: Trial, *axes: str) -> Finding:
     """Right by what is declared of causal, where that matters, and of other axes."""
     axes = ("causal", *axes) if trial.meant() is not trial.inputs else axes
@@ -271,6 +277,6 @@ powers = [np.exp(lse - largest)[..., None] for lse in lses]
 total = powers[0] + powers[1]
 out = (powers[0] * outs[0] + powers[1] * outs[1]) / np.where(total == 0, 1, total)
 got = dict(out=out, lse=largest + np.log(total[..., 0]))"""  # which a reproduction prints
-OF_ONE_CALL = value, but_for_empty_rows, unwritten, held, refused, dropped_all
+OF_ONE_CALL = value, after_others, but_for_empty_rows, unwritten, held, refused, dropped_all
 OF_SEVERAL = same_bits, same_rows, close, merged, dropped, dropped_none
 JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in (*OF_ONE_CALL, *OF_SEVERAL)}

@@ -106,6 +106,14 @@ def _lines(call: str, then: str, collected: str, case: Case, finding: Finding) -
         return [script, *(_assertion(finding) if judge == "merged" else [])]
     if judge in OF_TWO:
         return _two_calls(call, then if judge == "same_rows" else "", collected, case, finding)
+    if judge == "after_others":
+        first = [
+            "kept = arrays, options",
+            *case.changed.splitlines(),
+            collected,
+            f"{call}  # nothing of it may be kept",
+        ]
+        return [*first, "arrays, options = kept", f"got = {call}", *_assertion(finding)]
     if judge == "held" and finding.leaf is not None and CHANGES in said:
         leaves = (finding.leaf, f"held {finding.leaf.removeprefix('grad ')}")
         before, now = (f"float(found[{leaf!r}][{finding.index}])" for leaf in leaves)
