@@ -120,7 +120,7 @@ class TestDraw:
                 shown = {x for row in mine for x in (row[axis].split(AND) if axis == "asked" else [row[axis]])}
                 assert set(values) - shown <= ({way} ^ set(AXES["direction"])), (way, axis)
             assert {row["keys"] for row in mine} == set(AXES["keys"])
-            for use in USES:
+            for use in (use for use in USES if not pool.cannot({"direction": way} | use)):
                 rest = {axis: x for axis, x in use.items() if axis not in ("option", "asked", "together")}
                 having = [row for row in mine if rest.items() <= row.items()]
                 having = [row for row in having if "asked" not in use or use["asked"] in row["asked"].split(AND)]
