@@ -268,7 +268,7 @@ def until_first(argv: list[str]) -> None:
     from attendax.conformance.cases.how import DEAR, PLAINEST
     from attendax.conformance.command.arguments import add_arguments, how_of, implementation
     from attendax.conformance.report.outcome import KnownFailures
-    from attendax.conformance.run.clock import ASKING, Clock
+    from attendax.conformance.run.clock import Clock
     from attendax.conformance.run.run import Run, Telling
     from attendax.conformance.worker.calling import subject_of
 
@@ -278,11 +278,11 @@ def until_first(argv: list[str]) -> None:
     class UntilFirst(Run):
         """A run that asks nothing after a fault, or small cases alone."""
 
-        def _judge(self, case, how, share=ASKING):
+        def _judge(self, case, how, phase="cases"):
             if told and (not every or told["case"] in PLAINEST or "ladder: " in case.name or case.pairs >= DEAR):
                 raise Enough
             before = self.clock.cores()
-            found = super()._judge(case, how, share)
+            found = super()._judge(case, how, phase)
             cores = self.clock.cores()
             seconds[case.name] = round(cores - before, 4)
             if found.verdict.fails:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attendax.conformance import CASES, Verdict, assert_conforms, check
-from attendax.conformance.cases.how import How
+from attendax.conformance.cases.how import How, forever
 from attendax.conformance.checking import judge
 from attendax.conformance.run.run import repeated
 from attendax.conformance.worker import place
@@ -64,7 +64,7 @@ def test_a_race_is_red_and_known_as_one():
 def test_the_first_calls_of_a_run_of_repeats_are_of_the_plainest_case():
     asked = []
     found = [outcome for outcome in check(right, repeat=1, **SOME).cases if outcome.verdict is Verdict.OK]
-    repeated(found, How(repeat=3), lambda case, how: asked.append(case.name) or found[0], float("inf"))
+    repeated(found, How(repeat=3), lambda case, how: asked.append(case.name) or found[0], forever)
     assert asked[:3] == [found[0].case.name] * 2 + [found[-1].case.name]
     assert sorted(asked) == sorted(2 * [o.case.name for o in found])
 

@@ -20,8 +20,9 @@ from attendax.conformance.cases.how import How
 from attendax.conformance.command.output import Line
 from attendax.conformance.frameworks.text import text_of
 from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
-from attendax.conformance.report.outcome import Outcome, coverage
-from attendax.conformance.run.clock import LONGER, NEARLY, Clock
+from attendax.conformance.report.outcome import KnownFailures, Outcome, coverage
+from attendax.conformance.run.clock import NEARLY, PHASES, Clock
+from attendax.conformance.run.run import Run, Telling
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
 from places import PYTHONPATH
@@ -47,6 +48,26 @@ def sleeps(query, key, value):
     return dying.right(query, key, value)
 
 
+class Simulated:
+    """A clock, a processor and a system whose seconds a test gives."""
+
+    def __init__(self, monkeypatch):
+        self.now = self.cores = self.waited = 100.0
+        of_clock = "attendax.conformance.run.clock."
+        monkeypatch.setattr(f"{of_clock}time.process_time", lambda: self.cores)
+        monkeypatch.setattr(f"{of_clock}time.monotonic", lambda: self.now)
+        monkeypatch.setattr(f"{of_clock}waited_by", lambda process: self.waited)
+
+    def take(self, cores=0.0, rests=0.0, waits=0.0):
+        self.cores, self.waited = self.cores + cores, self.waited + waits
+        self.now += cores + rests + waits
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    return Simulated(monkeypatch)
+
+
 class TestClock:
     def test_a_run_is_limited_unless_it_is_thorough_or_has_no_sizes(self):
         assert How().is_limited
@@ -56,22 +77,48 @@ class TestClock:
         assert not How(thorough=True, budget=5.0).is_limited
         assert Clock(How(thorough=True)).left() == float("inf")
 
-    def test_the_budget_is_of_the_clock(self):
-        clock = Clock(How(budget=10.0), begun=time.monotonic() - 4)
+    def test_a_budget_is_of_the_cores_and_of_rests(self, simulated):
+        clock = Clock(How(budget=10.0))
         clock.watch(NOTHING, How(budget=10.0))
-        assert 4.5 < clock.left() <= NEARLY * 10 - 4
-        assert clock.left(0.5) < 1 < clock.left()
-        assert abs(clock.until - (clock.begun + NEARLY * 10)) < 1e-6
+        assert clock.left() == pytest.approx(NEARLY * 10)
+        simulated.take(cores=2, rests=1)
+        assert clock.left() == pytest.approx(NEARLY * 10 - 3)
+        assert clock.left(0.5) == pytest.approx(NEARLY * 5 - 3)
 
-    def test_without_one_it_is_of_the_cores_and_longer_on_the_clock(self, monkeypatch):
-        how, cores = How(profile="numbers"), [100.0]
-        monkeypatch.setattr("attendax.conformance.run.clock.time.process_time", lambda: cores[0])
+    def test_without_one_as_many_rests_are_free(self, simulated):
+        how = How(profile="numbers")
         clock = Clock(how)
         clock.watch(NOTHING, how)
-        assert clock.left() <= NEARLY * 30
-        cores[0] += 20
-        assert clock.left() <= NEARLY * 30 - 20
-        assert clock.until - clock.begun == pytest.approx(NEARLY * 30 * LONGER)
+        simulated.take(cores=20, rests=7)
+        assert clock.left() == pytest.approx(NEARLY * 30 - 20)
+        simulated.take(rests=NEARLY * 30)
+        assert clock.left() == pytest.approx(NEARLY * 30 - 20 - 7)
+
+    @pytest.mark.parametrize("budget", [None, 30.0])
+    def test_what_others_take_does_not_count(self, simulated, budget):
+        """With twice and with twenty times the load a run has the same time."""
+        how = How(profile="numbers", budget=budget)
+        clock = Clock(how)
+        clock.watch(NOTHING, how)
+        simulated.take(cores=5, waits=500)
+        assert clock.left() == pytest.approx(NEARLY * 30 - 5)
+        assert clock.rests() == pytest.approx(0)
+
+    def test_a_part_of_what_is_left_leaves_the_rest(self, simulated):
+        clock = Clock(How(budget=10.0))
+        clock.watch(NOTHING, How(budget=10.0))
+        part, some = how.part_of(clock.left, 0.5), how.at_most(clock.left, 3.0)
+        simulated.take(cores=2)
+        assert part() == pytest.approx(NEARLY * 5 - 2)
+        assert some() == pytest.approx(1)
+        assert how.at_most(clock.left, 99.0)() == clock.left()
+        assert how.part_of(how.forever, 0.5)() == float("inf")
+
+    def test_each_part_of_a_run_ends_after_the_one_before_it(self):
+        for which in (0, 1):
+            ends = [shares[which] for shares in PHASES.values()]
+            assert ends == sorted(ends)
+            assert ends[-1] == 1
 
     def test_jax_has_longer_and_so_has_a_profile_of_more_cases(self):
         asked = [How(profile="numbers").seconds(x) for x in ("numpy", "torch", "jax")]
@@ -99,12 +146,21 @@ class TestClock:
 FEW = {"arrays": "numpy", "level": "forward", "seed": 0}
 
 
+def run_of(path, budget, only=()):
+    """The report of a run, and its clock."""
+    how = How(seed=0, profile="numbers", budget=budget)
+    clock, made = Clock(how), place.implement(path, arrays="numpy")
+    try:
+        return Run(made, how, clock, KnownFailures(), Telling()).report(only, "forward"), clock
+    finally:
+        subject_of(made).close()
+
+
 class TestBudget:
     @pytest.mark.parametrize("budget", [3.0, 6.0])
     def test_it_is_kept_and_what_is_left_out_is_no_fault(self, budget):
-        start = time.monotonic()
-        report = check("test_seconds:slow", budget=budget, **FEW)
-        assert time.monotonic() - start < 1.2 * budget
+        report, clock = run_of("test_seconds:slow", budget)
+        assert clock.left() > -0.1 * budget
         assert report.failures == ()
         left = [o for o in report.cases if o.verdict is Verdict.NOT_JUDGED]
         assert left
@@ -113,16 +169,14 @@ class TestBudget:
         assert "There was no time for" in str(report)
 
     def test_time_that_causes_do_not_need_is_for_what_was_left_out(self):
-        start = time.monotonic()
-        report = check("test_seconds:slow_and_off", budget=6.0, **FEW)
-        assert 0.8 * 6 < time.monotonic() - start < 1.2 * 6
+        report, clock = run_of("test_seconds:slow_and_off", 6.0)
+        assert abs(clock.left()) < 0.2 * 6
         assert "There was no time for" in str(report)
         assert {name for cause in report.causes for name in cause.cases} == {o.case.name for o in report.failures}
 
     def test_what_has_no_answer_at_its_end_is_not_judged(self):
-        start = time.monotonic()
-        report = check("test_seconds:sleeps", budget=4.0, only=["batch of one", "one query"], **FEW)
-        assert time.monotonic() - start < 1.2 * 4
+        report, clock = run_of("test_seconds:sleeps", 4.0, ["batch of one", "one query"])
+        assert clock.left() > -0.2 * 4
         assert {o.case.name: o.verdict for o in report.cases}["batch of one"] is Verdict.NOT_JUDGED
         assert report.failures == ()
         assert not report.ok

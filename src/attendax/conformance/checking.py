@@ -44,9 +44,9 @@ def check(
         level: "forward", "gradient" (and forward) or "everything"; "backward" is the gradients alone.
         profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
             masks, extremes and empty sets; "law" is every case, and precision as L8 has it.
-        budget: seconds of the run on the clock; unless given 30 CPU seconds of both processes, 60 of JAX, and twice as
-            many on the clock, all of it twice where the profile is not "numbers". Cases without time are told. With 0
-            there is no limit, and no case is of sizes as people run them.
+        budget: seconds of the run: CPU seconds of both processes, and those in which the function rests, as one that
+            sleeps. What other programs take does not count. The default is 30, and 60 for JAX; twice as many if the
+            profile is not "numbers"; rests may double it. With 0 there is no limit, and no realistic size is tested.
         claims: "row-invariance", asked beside all else: the bits of a row do not change with the batch, its
             neighbours, more tokens behind it, or the other queries of the call.
         progress: is told index, number and case before each.
@@ -88,7 +88,7 @@ def judged(
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     known = KnownFailures.read(known_failures)
     tell.begins(f"importing {name}", clock.left)
-    made = make(how=how._replace(until=clock.until))
+    made = make(how=how._replace(left=clock.left))
     try:
         return Run(made, how, clock, known, tell).report(only, level)
     finally:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from . import kinds
@@ -16,6 +16,25 @@ OF_LADDER = 0.4  # of the seconds of any other
 TIMEOUT = 60.0  # seconds of a case
 THIRD = 1 / 3  # of the time of a run, which no case may take more of
 SEEDS = 10**9
+
+
+Left = Callable[[], float]  # the seconds that are left of something; 0 or less when it is over
+
+
+def forever() -> float:
+    """Give the seconds that are left where there is no limit."""
+    return math.inf
+
+
+def at_most(left: Left, seconds: float) -> Left:
+    """Give some of the seconds that are left, from now on."""
+    kept = left() - seconds
+    return left if not 0 < kept < math.inf else lambda: left() - kept
+
+
+def part_of(left: Left, share: float) -> Left:
+    """Give a share of the seconds that are left, from now on: the rest is for what comes after it."""
+    return at_most(left, share * max(left(), 0.0))
 
 
 def drawn(seed: int | None = None) -> int:
@@ -35,13 +54,13 @@ class How(NamedTuple):
     timeout: float | None = None  # seconds that the function may take for a case; 60 unless given
     total_timeout: float | None = None  # seconds for all cases; the cases that are left then are not judged
     repeat: int | None = None  # how often each case is judged; where a call is cheap three times, unless given
-    # seconds on the clock for the run; some CPU seconds unless given. With 0 there is no limit, and no case is of
-    # sizes as people run them
+    # seconds of the run: those of both processes on a CPU, and those in which the function rests; 30 unless given, 60
+    # of JAX, which rests may double. With 0 there is no limit, and no case is of sizes as people run them
     budget: float | None = None
     claims: tuple[str, ...] = ()  # names of ``kinds.CLAIMS``; what the function claims of itself
     # whether there is no limit; then the budget is the judge's seconds for these sizes, 60 unless given
     thorough: bool = False
-    until: float = math.inf  # when the run ends, of ``time.monotonic``
+    left: Left = forever  # of the run
 
     def checked(self, who: str = "check") -> "How":
         """The settings, checked; raises ValueError where a field has a value that is not allowed."""
@@ -74,7 +93,7 @@ class How(NamedTuple):
         return TIMEOUT if self.timeout is None else self.timeout
 
     def seconds(self, arrays: str) -> float:
-        """Seconds of a run: on the clock where they are given, else of the cores."""
+        """CPU seconds of a run."""
         cores = COMPILING if arrays == "jax" else CORES
         return self.budget or (cores if self.profile == NUMBERS else MORE * cores)
 

@@ -9,7 +9,6 @@ import functools
 import itertools
 import math
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -198,7 +197,7 @@ def ladder(
     missing = {frozenset(part.items()) for part in parts}
     longer = missing.intersection(LONGER)
     for part in parts:
-        if time.monotonic() >= how.until:
+        if how.left() <= 0:
             break
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
             most = min(left, max(2 * drawing.least, SHARE * budget))

@@ -87,7 +87,8 @@ class Attention(pytest.Collector):
         except Exception as error:
             words = str(error).removeprefix("check: ") or type(error).__name__
             raise self.CollectError(f"--attention={self.name}: {words}") from error
-        self.end_of_time = time.monotonic() + (self.how.total_timeout or math.inf)
+        end_of_time = time.monotonic() + (self.how.total_timeout or math.inf)
+        self.left = lambda: end_of_time - time.monotonic()
         self.config.add_cleanup(subject_of(self.made).close)
         self.config.stash[COLLECTED].append(self)
         for case in cases:
@@ -97,17 +98,16 @@ class Attention(pytest.Collector):
         """Judge a case, again where that is cheap, or as often as it is asked."""
 
         def once(case: Case, how: How) -> Outcome:
-            left = how._replace(until=self.end_of_time)
-            return self.known.skipped(case) or self.known.marked(judge(self.made, case, left))
+            return self.known.skipped(case) or self.known.marked(judge(self.made, case, how._replace(left=self.left)))
 
-        self.outcomes.extend(repeated([once(case, self.how)], self.how, once, self.end_of_time))
+        self.outcomes.extend(repeated([once(case, self.how)], self.how, once, self.left))
         return self.outcomes[-1]
 
     def found(self) -> Outcomes:
         """The outcomes of all cases, without what only the script of a fault needs."""
         made, how, level = self.made, self.how, self.config.stash[GIVEN].level
         kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
-        subject_of(made).allow(how.patience, self.end_of_time)
+        subject_of(made).allow(how.patience, self.left)
         return Outcomes(
             made.name, made.version, made.arrays, kept, how.dtype, how.seed, level, profile=how.profile,
             gradients=rule_of(made, how), require=(*how.require, *how.claims), process=made.process,

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import contextvars
 import functools
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import SIZES, Case, Inputs, Leaves
+from ..cases.how import Left, forever, part_of
 from ..judge.comparing import compare
 from ..judge.trial import Trial
 from ..worker.calling import Worker, subject_of
@@ -31,49 +31,47 @@ FARTHEST = 2**13  # of a size that is looked at
 
 
 _seconds: contextvars.ContextVar[list[float]] = contextvars.ContextVar("seconds that calls may take")
-_until: contextvars.ContextVar[float] = contextvars.ContextVar("when to stop looking", default=math.inf)
+_left: contextvars.ContextVar[Left] = contextvars.ContextVar("seconds that are left to look", default=forever)
 
 
 @contextlib.contextmanager
-def patience(seconds: float, until: float = math.inf) -> Iterator[None]:
-    """Calls may take so long in all; then no more are made, and none after ``until``, of ``time.monotonic``."""
-    tokens = _seconds.set([seconds]), _until.set(until)
+def patience(seconds: float, left: Left = forever) -> Iterator[None]:
+    """Calls may take so long in all; then no more are made, and none when nothing is ``left`` of a run."""
+    tokens = _seconds.set([seconds]), _left.set(left)
     try:
         yield
     finally:
         _seconds.reset(tokens[0])
-        _until.reset(tokens[1])
+        _left.reset(tokens[1])
 
 
 @contextlib.contextmanager
 def share(part: float) -> Iterator[None]:
     """Give the search inside a part of the time that is left: whatever comes after it has the rest."""
-    until = _until.get()
-    now = time.monotonic()
-    token = _until.set(now + part * max(until - now, 0.0))
+    token = _left.set(part_of(_left.get(), part))
     try:
         yield
     finally:
-        _until.reset(token)
+        _left.reset(token)
 
 
 def is_late() -> bool:
     """Tell whether there is no time to look for anything else."""
-    return time.monotonic() >= _until.get()
+    return _left.get()() <= 0
 
 
 def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = None) -> Leaves | None:
     """The results of another call; None where it raises, or there is no time for one."""
-    left, start = _seconds.get(), time.monotonic()
+    left, start, subject = _seconds.get(), time.monotonic(), subject_of(trial.implementation)
     if left[0] <= 0 or is_late():
         return None
-    subject_of(trial.implementation).allow(left[0])
+    subject.allow(left[0])
     try:
         return trial.run(inputs, direction)
     except (Failed, NoNumbers, NotImplementedError):
         return None
     finally:
-        left[0] -= time.monotonic() - start
+        left[0] -= subject.taken or time.monotonic() - start
 
 
 def repeated(trial: Trial) -> Leaves | None:
@@ -198,12 +196,22 @@ def smaller(trial: Trial) -> Trial:
 
 def _without_some(trial: Trial) -> Trial:
     """The question without each option that it is wrong without, too."""
-    asked = ast.parse(f"f({trial.case.call})", mode="eval").body.keywords  # type: ignore[attr-defined]
-    kinds = {x.arg: re.sub("query_|key_|_rate|_rng", "", x.arg) for x in asked}  # both ids, both of dropout
-    for kind in dict.fromkeys(kinds.values()):
-        kept = [ast.unparse(x) for x in asked if x.arg in trial.case.options and kinds[x.arg] != kind]
-        trial = _if_wrong(with_case(trial, trial.case._replace(call=", ".join(kept)))) or trial
+    tried = set[str]()
+    for option in dict(without_each(trial.case)):
+        less = dict(without_each(trial.case)).get(option)
+        if less and less.call not in tried:
+            trial = _if_wrong(with_case(trial, less)) or trial
+            tried.add(less.call)
     return trial
+
+
+def without_each(case: Case) -> Iterator[tuple[str, Case]]:
+    """Each option of a call, and the call without it; what makes no sense alone goes together."""
+    asked = ast.parse(f"f({case.call})", mode="eval").body.keywords  # type: ignore[attr-defined]
+    kinds = {x.arg: re.sub("query_|key_|_rate|_rng", "", x.arg) for x in asked}  # both ids, both of dropout
+    for option, kind in kinds.items():
+        kept = [ast.unparse(x) for x in asked if kinds[x.arg] != kind]
+        yield option, case._replace(call=", ".join(kept))
 
 
 def _if_wrong(trial: Trial | None) -> Trial | None:

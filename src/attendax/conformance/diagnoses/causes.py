@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..cases import CASES, named
@@ -13,7 +13,7 @@ from ..report.outcomes import Cause, Harm, Outcome
 from .by_running import STRIDES
 from .hypothesis import GRADIENT
 
-OF_GRADIENTS = r"gradient|grad |^dS|^delta|cotangent|derivative|race|not contiguous"  # in names that need no such word
+OF_GRADIENTS = r"gradient|grad |^dS|^delta|tangent|derivative|^second |race|not contiguous"  # needs no such word
 BACKWARD = "in the backward, "
 WAYS = (  # of calling, each with the words that a name gets where all of its cases are called so
     ({"vmap", "per example gradient"}, "under vmap, "),
@@ -39,8 +39,7 @@ class Faults:
         taken = [o for o in self.left if o.case.name in names]
         self.left = [o for o in self.left if o.case.name not in names]
         if taken:
-            run = next((trial.how.dtype for trial in self.trials.values()), "")
-            self.causes.append(cause_of(name, taken, len(taken) if tried is None else tried, remedy, run))
+            self.causes.append(cause_of(name, taken, len(taken) if tried is None else tried, remedy))
         return taken
 
     def of_numbers(self) -> dict[str, Trial]:
@@ -64,45 +63,40 @@ def harm_of(outcome: Outcome) -> Harm:
     return Harm.NUMBERS if case.level == "forward" else Harm.GRADIENTS
 
 
-def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "", run: str = "") -> Cause:
-    """A cause of some outcomes; its name says where all are of one way of calling, or of other dtypes than the run."""
-    heads, dtypes = {o.case.direction.partition(",")[0] for o in taken}, {o.case.dtype or run for o in taken}
-    if tried and dtypes.isdisjoint({run, ""}) and "float" not in name:
-        name = f"in {' and '.join(sorted(dtypes))}, {name}"
-    if tried and not re.search(OF_GRADIENTS, name):
-        name = next((words for ways, words in WAYS if heads <= ways), "") + name
+def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
+    """A cause of some outcomes."""
     return Cause(name, min(map(harm_of, taken), key=ORDER.index), tuple(o.case.name for o in taken), tried, remedy)
 
 
-def folded(causes: Iterable[Cause]) -> list[Cause]:
+def folded(causes: Iterable[Cause], *, cut: bool = False) -> list[Cause]:
     """Faults without a reason of their own go with one that may be theirs, too; the worst first.
 
     Every call is made of the plainer ones; and where an option is read wrongly, its gradients are wrong as well. Those
-    without a reason are first joined among themselves.
+    without a reason are first joined among themselves. Where the search was ``cut`` short, no reason was tried in vain.
     """
     every = list(causes)
     vague = [cause for cause in every if re.match(VAGUE, cause.name)]
-    return _folded([*(cause for cause in every if cause not in vague), *_folded(vague)])
+    return _folded([*(cause for cause in every if cause not in vague), *_folded(vague, cut)], cut)
 
 
-def _folded(causes: Iterable[Cause]) -> list[Cause]:
+def _folded(causes: Iterable[Cause], cut: bool) -> list[Cause]:
     found, left = [], sorted(causes, key=lambda cause: (*rank(cause)[:-1], _fewest_options(cause), rank(cause)[-1]))
     while left:
         first, *left = left
-        follow = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first)]
+        follow = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first, cut)]
         left = [cause for cause in left if cause not in follow]
         found.append(first._replace(cases=first.cases + tuple(name for cause in follow for name in cause.cases)))
     return sorted(found, key=rank)
 
 
-def _may_follow(cause: Cause, first: Cause) -> bool:
+def _may_follow(cause: Cause, first: Cause, cut: bool) -> bool:
     """Tell whether each of its cases holds one of another cause, whose reason was not tried on such a one in vain."""
     if cause.name == WITHOUT:  # an option of one of them, or of a plain one, is enough
         mine, others = ([_case(name).options - {"scale"} for name in x.cases] for x in (cause, first))
         return first.harm is Harm.NUMBERS and all(any(not y or x & y for y in others) for x in mine)
     if not {cause.harm, first.harm} <= set(WRONG) or first.name == STRIDES:  # for which all were called again
         return False
-    if first.tried and cause.harm is first.harm and _asked(first) & _asked(cause):
+    if not cut and first.tried and cause.harm is first.harm and _asked(first) & _asked(cause):
         return False
     if "--precision" in first.remedy:  # every case was tried, and it clears all of the cause
         return False
@@ -147,12 +141,22 @@ def rank(cause: Cause) -> tuple[int, bool, bool, int, int]:
     return ORDER.index(cause.harm), special, not cause.tried, vague, -len(cause.cases)
 
 
-def joined(causes: Iterable[Cause]) -> list[Cause]:
-    """Causes of the same name are one; without a reason, whatever the numbers in it, the options and the direction."""
-    found: dict[str, Cause] = {}
+def apart(cause: Cause) -> tuple[Any, ...]:
+    """The options and the dtypes of the calls of a cause that has no reason: two such causes may be of two mistakes."""
+    cases = [_case(name) for name in cause.cases] if re.match(VAGUE, cause.name) else []
+    return tuple(sorted({(*sorted(case.options - {"scale"}), str(case.dtype)) for case in cases}))
+
+
+def joined(causes: Iterable[Cause], apart: Callable[[Cause], tuple[Any, ...]] = lambda _: ()) -> list[Cause]:
+    """Causes of the same name are one, unless they are kept apart.
+
+    Without a reason it is the same whatever the numbers in it, the options and the direction.
+    """
+    found: dict[Any, Cause] = {}
     for cause in sorted(causes, key=lambda cause: (cause.name.startswith(BACKWARD), len(cause.name))):
-        key = cause.name if cause.tried else re.sub(r"\d+", "#", cause.name.partition(", with ")[0])
-        key = key if key.removeprefix(BACKWARD) not in found else key.removeprefix(BACKWARD)
+        name = cause.name if cause.tried else re.sub(r"\d+", "#", cause.name.partition(", with ")[0])
+        plain, key = ((x, *apart(cause)) for x in (name.removeprefix(BACKWARD), name))
+        key = plain if plain in found else key
         if one := found.get(key):
             harm = min(one.harm, cause.harm, key=ORDER.index)
             cause = one._replace(harm=harm, cases=one.cases + cause.cases, tried=one.tried + cause.tried)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..adapters.implementation import Implementation
-from ..cases.case import FORWARD, Case
+from ..cases.case import EVERYTHING, FORWARD, Case
 from ..cases.how import How
 from ..conventions import formula
 from ..conventions.search import Change, fitting
@@ -51,14 +51,14 @@ class Greens:
         self.cases = sorted((case for case in cases if case.pairs <= MOST_PAIRS), key=lambda case: case.pairs)
 
     def refute(self, hypothesis: Hypothesis, way: tuple[Any, ...]) -> bool:
-        """Tell whether some case that is asked in a way would have been wrong, or there is no time to say so.
+        """Tell whether some case that is asked in a way would have been wrong; if time runs out, it means nothing.
 
         Cases of no dtype of their own are asked in that of the run.
         """
         dtypes = {None, self.how.dtype} if way[1] in (None, self.how.dtype) else {way[1]}
         kept = {(way[0], dtype, *way[2:]) for dtype in dtypes}
         asked = (case for case in self.cases if way_of(case) in kept)
-        return any(is_late() or hypothesis.says(self._trial(case)) is False for case in asked)
+        return any(hypothesis.says(self._trial(case)) is False for case in asked if not is_late())
 
     def _trial(self, case: Case) -> Trial:
         if case.name not in self.trials:
@@ -256,11 +256,15 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
     plainest: dict[Any, str] = {}
     for name in order:
         plainest.setdefault(question_of(trials[name].case), name)
-    ask(plainest.values())
+    cheap = [name for name in plainest.values() if trials[name].case.level != EVERYTHING]
+    ask(cheap)
+    ask(plainest.values() if not cheap or any(said.values()) else ())  # second derivatives take the most time
     ask(order if any(said.values()) else ())
     cases = {name: trials[name].case for name, given in said.items() if given}
     cases = {name: case for name, case in cases.items() if not any(speaks(one, case) for one in against)}
     ways = {way for way in set(map(way_of, cases.values())) if not greens.refute(hypothesis, way)}
+    if is_late():  # a part of the cases would be a false limit of the reason
+        return None
     names = {name for name, case in cases.items() if way_of(case) in ways}
     told = hypothesis.gives or any(_has_numbers(trials[name]) for name in names)
     return Reason(hypothesis, names) if names and told else None

@@ -14,33 +14,34 @@ from ..cases.how import How
 from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
-from ..report.outcomes import Cause, Harm, Outcome
+from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_running, unexplained
-from .causes import Faults, folded, joined, rank
+from .causes import WRONG, Faults, apart, folded, joined, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .hypothesis import LARGE, pairs_of
+from .qualifiers import qualified
 
 # Remedies that a program takes: it has no layout and no names of keywords.
 FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")
 FOR_FOLDERS = FOR_FOREIGN[:2]
 MANY = 24  # faults
+MORE, TOGETHER = 4, 4  # times the seconds of a run, if they were too few; reasons of which two are tried at once
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
-OF_DTYPES = r"^in \w*float\d+( and \w*float\d+)*, "  # words of a name
 CALLS, REASONS = 0.4, 0.8  # of the time that is left, for what calling again shows, and then for reasons
 OF_NUMBERS = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
 
-def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Reason, ...]:
+def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> list[Reason]:
     """Reasons for the plainest faults among some outcomes, while a run goes on: its end may have no time for more."""
     plainest = _plainest(outcomes)
-    with by_running.patience(how.patience, how.until), np.errstate(all="ignore"):
+    with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
         faults = _faults(implementation, plainest, outcomes, how)
         faults.left = plainest[:CALLED]
         with by_running.share(CALLS):
             _of_calls(faults, implementation, how)
         faults.left += plainest[CALLED:]
-        return tuple(reasons(faults.of_numbers(), Greens(implementation, outcomes, how), faults.trials))
+        return reasons(faults.of_numbers(), Greens(implementation, outcomes, how), faults.trials)
 
 
 def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -52,13 +53,14 @@ def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def diagnosed(
-    implementation: Implementation, outcomes: Sequence[Outcome], how: How, known: Sequence[Reason] = ()
+    implementation: Implementation, outcomes: Sequence[Outcome], how: How, known: list[Reason] | None = None
 ) -> tuple[Cause, ...]:
     """The causes of the faults among all outcomes, the worst first; each fault is in one of them.
 
-    They are looked for until the time of ``how``; ``known`` are those that a first look found.
+    They are looked for in the time of ``how``. Those that are found are added to ``known``, of an earlier look.
     """
-    with by_running.patience(how.patience, how.until), np.errstate(all="ignore"):
+    known = [] if known is None else known
+    with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
         left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
         faults = _faults(implementation, left, outcomes, how)
         for entry in implementation.known:
@@ -69,40 +71,47 @@ def diagnosed(
         with by_running.share(REASONS):
             _of_first_look(faults, greens, known)
             stand, beside = _small(faults)
-            for hypothesis, names in reasons(stand, greens, faults.trials):
+            found = reasons(stand, greens, faults.trials)
+            known += found
+            for hypothesis, names in found:
                 every = names.union(*(beside[one] for one in names if one in beside))
                 faults.take(hypothesis.name, every, hypothesis.remedy, len(names))
+            cut = by_running.is_late()
         unexplained.see(faults, implementation, how)
-        few = folded(joined(faults.causes))
-        merged = joined(unexplained.described(cause, faults) for cause in few)
-        if by_running.is_late() and not all(cause.tried for cause in merged):  # of other dtypes nobody knows
-            merged = [cause._replace(name=re.sub(OF_DTYPES, "", cause.name)) for cause in merged]
-    found, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
+        cut = cut or by_running.is_late()
+        few = folded(joined(faults.causes, apart), cut=cut)
+        named = joined((unexplained.described(cause, faults) for cause in few), apart)
+        merged = joined(qualified(cause, faults, implementation, how) for cause in named)
+    causes, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
     for cause in merged:
         more = tuple(name for one in cause.cases for name in follow.get(one, ()))
         flags = set(re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy))
         remedy = cause.remedy if not implementation.foreign or flags <= taken else ""
-        found.append(cause._replace(cases=cause.cases + more, remedy=remedy))
-    return tuple(sorted(found, key=rank))
+        if cut and not (cause.tried or cause.where) and cause.harm in WRONG:
+            remedy = NO_REASON.format(MORE * how.seconds(implementation.arrays))
+        causes.append(cause._replace(cases=cause.cases + more, remedy=remedy))
+    return tuple(sorted(causes, key=rank))
 
 
 def _faults(implementation: Implementation, left: list[Outcome], outcomes: Sequence[Outcome], how: How) -> Faults:
     return Faults(left, {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}, outcomes)
 
 
-def _of_first_look(faults: Faults, greens: Greens, known: Sequence[Reason]) -> None:
-    """Causes that a first look found, with all they explain: small calls, and larger ones that ask the same.
+def _of_first_look(faults: Faults, greens: Greens, known: list[Reason]) -> None:
+    """Causes that an earlier look found, with all they explain: small calls, and larger ones that ask the same.
 
-    After each reason alone, two of them at once, which have the name of the second.
+    After each reason alone, two of them at once, which have the name of the second. What each explains is kept.
     """
-    pairs = [(one.hypothesis, other.hypothesis) for one, other in itertools.combinations(known, 2)]
+    pairs = [(one.hypothesis, other.hypothesis) for one, other in itertools.combinations(known[:TOGETHER], 2)]
     both = [Reason(other.after(one), set()) for one, other in pairs if one.values and other.values]
-    for hypothesis, names in (*known, *both):
+    for k, (hypothesis, names) in enumerate((*known, *both)):
         small = {name: trial for name, trial in faults.of_numbers().items() if trial.case.pairs <= SMALL}
         explained = confirmed(hypothesis, names & small.keys(), small, greens)
         asked = {question_of(small[name].case) for name in explained}
         more = {o.case.name for o in faults.left if o.case.pairs > SMALL and question_of(o.case) in asked}
         faults.take(hypothesis.name, explained | more, hypothesis.remedy, len(explained))
+        if explained and k < len(known):
+            known[k] = Reason(hypothesis, explained)
 
 
 def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:

@@ -16,8 +16,8 @@ from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
-from . import by_numbers, by_probing, by_running
-from .causes import BACKWARD, WRONG, Faults, harm_of
+from . import by_numbers, by_probing, by_running, qualifiers
+from .causes import VAGUE, WRONG, Faults, harm_of
 from .explaining import varied
 from .hypothesis import LARGE, is_near, pairs_of
 
@@ -39,7 +39,7 @@ def see(faults: Faults, implementation: Implementation, how: How) -> None:
     _leaks(faults, implementation, how)
     by_numbers.see(faults)
     _crashes(faults, implementation, how)
-    _of_a_trait(faults)
+    _of_a_trait(faults, implementation, how)
     _alike(faults)
 
 
@@ -118,7 +118,8 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     right = [case for case in right if option in case.options] if option else []
     mine = [faults.trials[case.name] for case in cases if case.name in faults.trials]
     right = [case for case in right if not mine or _shows(option, Trial(mine[0].implementation, case, mine[0].how))]
-    if (beside := _beside(option, cases, right)) and all(_shows(option, x, x.got) for x in varied(mine)):
+    beside = [other for other in _beside(option, cases, right) if _is_right_without(other, cases, faults)]
+    if beside and all(_shows(option, x, x.got) for x in varied(mine)):
         return f" where {' and '.join(beside)} {'are' if len(beside) > 1 else 'is'} given"
     if not right:
         return ""
@@ -126,6 +127,15 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     if mine and len(right) >= len(cases):
         where = by_running.where_wrong(by_running.smaller(min(mine, key=pairs_of)))
     return f" where {where}" if where else f" in {len(cases)} of {len(cases) + len(right)} calls with it"
+
+
+def _is_right_without(option: str, cases: Sequence[Case], faults: Faults) -> bool:
+    """Tell whether the plainest of some calls is right without an option."""
+    wrong = min((o for o in faults.left if o.case in cases), key=lambda o: o.case.pairs)
+    trial, less = faults.trials.get(wrong.case.name), qualifiers.without_trait(wrong.case, option)
+    if trial is None or less is None:
+        return False
+    return qualifiers.passes(trial.implementation, less, wrong, trial.how)
 
 
 def _shows(option: str, trial: Trial, got: Leaves | None = None) -> bool:
@@ -175,6 +185,10 @@ def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
     for outcomes in groups.values():
         lack = min(_shared([o.case for o in outcomes]) - right, key=lambda trait: (trait in OPTIONS, trait), default="")
         lack = lack if lack and _raises_when_short(outcomes, implementation, how) else ""
+        plainest = min(outcomes, key=lambda outcome: outcome.case.pairs)
+        without = qualifiers.without_trait(plainest.case, lack) if lack else None
+        if without and not qualifiers.passes(implementation, without, plainest, how):
+            lack = ""
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
@@ -207,7 +221,7 @@ def _traits(case: Case) -> set[str]:
     return set(short.traits(short.inputs(0, "float32")))
 
 
-def _of_a_trait(faults: Faults) -> None:
+def _of_a_trait(faults: Faults, implementation: Implementation, how: How) -> None:
     """Wrong numbers that nearly all have one trait, which few right ones have: one fault, whatever else is asked."""
     wrong = [(o.case.name, _traits(o.case)) for o in faults.left if harm_of(o) in WRONG]
     right = [_traits(o.case) for o in faults.outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
@@ -218,6 +232,10 @@ def _of_a_trait(faults: Faults) -> None:
             continue  # who asks needs it, whatever is wrong
         others = sum(trait in traits for traits in right)
         if len(mine) >= max(FEW, MOST * len(wrong)) and others <= len(mine) / 4:
+            plainest = min((o for o in faults.left if o.case.name in mine), key=lambda o: o.case.pairs)
+            without = qualifiers.without_trait(plainest.case, trait)
+            if without is None or not qualifiers.passes(implementation, without, plainest, how):
+                continue
             found.append((len(mine), -others, trait, mine))
     if found:
         _, others, trait, names = max(found)
@@ -230,12 +248,10 @@ def _alike(faults: Faults) -> None:
     claims = [outcome.case.name for outcome in faults.left if harm_of(outcome) is Harm.CLAIM]
     for outcome in faults.left:
         name = broken(claims) if harm_of(outcome) is Harm.CLAIM else _signature(outcome)
-        groups[name].add(outcome.case.name)
-    dtypes = {outcome.case.name: outcome.case.dtype for outcome in faults.left}
-    for name, names in groups.items():
-        dtype, *others = {dtypes[one] for one in names}
-        narrow = f" in {dtype}" if dtype in ("bfloat16", "float16") and not others else ""
-        faults.take(name + narrow, names, '--lacks "determinism"' if name == OTHER_BITS else "", tried=0)
+        asked = (*sorted(outcome.case.options), outcome.case.dtype) if re.match(VAGUE, name) else ()
+        groups[name, *asked].add(outcome.case.name)
+    for (name, *_), names in groups.items():
+        faults.take(name, names, '--lacks "determinism"' if name == OTHER_BITS else "", tried=0)
 
 
 def _signature(outcome: Outcome) -> str:
@@ -249,10 +265,8 @@ def _signature(outcome: Outcome) -> str:
     of_all = case.judge == "dropped" and outcome.finding.index is None
     if of_all or (outcome.verdict is Verdict.SILENT and not ignored):
         return outcome.finding.message.partition(":")[0]
-    options = re.findall(r"(\w+)=", case.call)
-    where = f" with {', '.join(options)}" if options else ""
     leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
-    return f"{leaf if leaf != 'out' else 'the result'} is {Verdict.WRONG if ignored else outcome.verdict}{where}"
+    return f"{leaf if leaf != 'out' else 'the result'} is {Verdict.WRONG if ignored else outcome.verdict}"
 
 
 def described(cause: Cause, faults: Faults) -> Cause:
@@ -271,6 +285,4 @@ def described(cause: Cause, faults: Faults) -> Cause:
     name = zeros or by_probing.told(trial) or by_numbers.from_a_block_on(trial)
     if (zeros or not name) and (where := by_running.where_wrong(trial)):
         name = f"{zeros or 'wrong only'} where {where}"
-    options = ", ".join(sorted(trial.case.options))
-    name += f", with {options}" * bool(name and options)
-    return cause._replace(name=BACKWARD * (trial.case.level != FORWARD) + name) if name else cause
+    return cause._replace(name=name) if name else cause

@@ -68,7 +68,7 @@ def asked_of_ladder(
         return [], ()
 
     def calls(case: Case) -> bool:
-        return names(made, case, how) if time.monotonic() >= how.until else offers(made, case, how)
+        return names(made, case, how) if how.left() <= 0 else offers(made, case, how)
 
     refuses = refuses or made.form != Form() or not all(map(calls, WIDEST))
     asks = calls if refuses else functools.partial(names, made, how=how)
@@ -86,7 +86,7 @@ def as_found(implementation: Implementation, cases: Sequence[Case], how: How) ->
     """The function with what it was found to lack, of what the cases ask for."""
     if implementation.recorded:
         return implementation
-    subject_of(implementation).allow(how.patience, how.until)
+    subject_of(implementation).allow(how.patience, how.left)
     try:
         form, lacks = _form(implementation, how)
         lacks |= _unnamed(implementation, form, how)

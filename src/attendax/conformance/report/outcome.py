@@ -40,6 +40,7 @@ class Harm(enum.StrEnum):
         return {Harm.GRADIENTS: KINDS[0], Harm.CLAIM: KINDS[2], Harm.ACCEPTED: KINDS[2]}.get(self, self.value)
 
 
+NO_REASON = "there was no time to find the reason: add --budget {:.0f}"  # to a cause, in place of a remedy
 KINDS = ("wrong numbers", "crash", "robustness gap")
 
 
@@ -54,6 +55,11 @@ class Cause(NamedTuple):
     where: str = ""  # the file and the lines, where somebody has read them
     report: str = ""  # what to send to the maintainers
     script: str = ""  # what shows it without attendax
+
+    @property
+    def lacks_time(self) -> bool:
+        """True if there was no time to look for its reason."""
+        return self.remedy.startswith(NO_REASON.partition(":")[0])
 
     def facts(self) -> dict[str, str]:
         """The cases, where it is, what was tried and what to do."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from ..judge.verdicts import Verdict
 from .outcome import KINDS as KINDS
+from .outcome import NO_REASON as NO_REASON
 from .outcome import Cause as Cause
 from .outcome import Coverage, coverage
 from .outcome import Harm as Harm

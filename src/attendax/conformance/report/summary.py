@@ -88,6 +88,7 @@ def summary(report: Outcomes) -> str:
         kinds = ", ".join(f"{harm} {found[harm]}" for harm in Harm if found[harm])
         causes = f", of {number_of(len(report.causes), 'cause')} ({kinds})" if report.causes else ""
         said = f"{number_of(len(report.failures), 'fault')} in {cases}{causes}: {counts}."
+        said += _without_reason(report)
     elif report.judged:
         little = "" if report.ok else ", and too little was judged"
         said = f"Nothing is wrong in {cases}{little}: {counts}."
@@ -96,6 +97,13 @@ def summary(report: Outcomes) -> str:
     asking = f"{lacking} more" if counts else number_of(lacking, "case")
     said += f" {asking} {'asks' if lacking == 1 else 'ask'} for what it does not offer." if lacking else ""
     return said + (f" There was no time for {number_of(late, 'case')}." if late else "")
+
+
+def _without_reason(report: Outcomes) -> str:
+    """Tell how many faults have no reason for lack of time, and what to add."""
+    late = [cause for cause in report.causes if cause.lacks_time]
+    number = number_of(sum(len(cause.cases) for cause in late), "fault")
+    return f" There was no time to find the reason of {number}:{late[0].remedy.partition(':')[2]}." if late else ""
 
 
 def profile_told(report: Outcomes) -> str:

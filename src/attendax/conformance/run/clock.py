@@ -1,13 +1,14 @@
-"""Time of a run: on the clock, and of the cores by both of its processes; its parts; and one core for the judge.
+"""Time of a run: CPU seconds of both of its processes, the parts of it that have a share each; one core for the judge.
 
-A case that nobody gave a limit has one by the time that others took: one that hangs is a fault.
+Nothing that other programs take counts. What takes no CPU, as a function that sleeps, does: else it would never end. A
+case that nobody gave a limit has one by the time that others took: one that hangs is a fault.
 """
 
 import contextlib
 import ctypes
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np  # noqa: F401  one_core is for its library
 
@@ -15,14 +16,20 @@ from ..adapters.implementation import Implementation
 from ..cases import Case
 from ..cases.case import SIZES
 from ..cases.how import How
-from ..worker.calling import subject_of
+from ..worker.calling import Subject, subject_of
+from ..worker.child import waited_by
 
 NEARLY = 0.92  # of what is promised: what was begun is ended
-LONGER = 2.0  # times as long on the clock as of the cores, which others may have, too
-ASKING, AGAIN, ENDING = 0.85, 0.95, 1.0  # of the time: until when cases are asked, asked again, and all is done
-CAUSES = 0.88  # until when another cause is looked for: a look may take seconds
-WITH_FAULTS = 0.75  # times as much of it, where there are faults to find the causes of
-LOOK, LOOKING = 0.15, 0.2  # when reasons of the plainest faults are looked for at the latest, and how long at most
+PHASES = {  # of a run, each with the share of the time by which it ends: if nothing is wrong, and if something is
+    "first look": (0.30, 0.30),
+    "cases": (0.80, 0.60),
+    "again": (0.92, 0.70),
+    "causes": (0.92, 0.92),
+    "left out": (1.00, 0.92),
+    "causes of all": (1.00, 1.00),
+}
+SOON = 0.05  # seconds after which rests are looked at again: the system is asked for them
+LOOK = 0.15  # by which reasons of the plainest faults are looked for, as soon as there are any
 ENOUGH = 2  # cases of the same direction that are as large, and were answered
 TIMES, STARTS = 20, 3  # times as long as any call took, and as the start of the process, which compiles the first call
 FIRST, LEAST = 5.0, 1.0  # seconds, at least, before the first of these faults, and before those after it
@@ -35,43 +42,46 @@ class Clock:
     """The time of one run. Without a limit there is any amount of it."""
 
     def __init__(self, how: How, begun: float | None = None) -> None:
-        """``begun``, and ``total``, when the user's limit for all cases is reached, are of ``time.monotonic``."""
-        self.begun = time.monotonic() if begun is None else begun
-        self._cores_before = time.process_time() - (time.monotonic() - self.begun)
-        self._of_worker: Callable[[], float] = lambda: 0.0
-        self.limited = how.is_limited
-        self.length = self._cores = math.inf
-        if self.limited:
-            self.length = NEARLY * (how.budget or LONGER * how.seconds("jax"))  # until its arrays are known
-        self.total = math.inf
+        """``begun``, and ``total``, when the user's limit for all cases is reached, are of ``time.monotonic``.
 
-    @property
-    def until(self) -> float:
-        """The end of the run, of ``time.monotonic``; before it has begun, the function has to be there by then."""
-        return min(self.begun + self.length, self.total)
+        Unless the user gives the budget, so many seconds of rest are free as there are of the cores.
+        """
+        self.begun = time.monotonic() if begun is None else begun
+        self._before = max(time.process_time() - (time.monotonic() - self.begun), 0.0)
+        self._waited = waited_by("self") if begun is None else 0.0
+        self._subject = Subject()
+        self.limited = how.is_limited
+        self.length = NEARLY * how.seconds("jax") if self.limited else math.inf  # until its arrays are known
+        self.total, self._free = math.inf, 0.0 if how.budget else self.length
+        self._rests = -math.inf, 0.0  # when they were looked at, and what they were
 
     def watch(self, implementation: Implementation, how: How) -> None:
-        """The run is of this function: what it may take is that of its arrays, and its process counts, too.
+        """The run is of this function: what it may take is that of its arrays, and its process counts as well.
 
         Files of a folder are read as long as that takes.
         """
         self.total = time.monotonic() + (how.total_timeout or math.inf)
-        if implementation.recorded:
-            self.limited, self.length = False, math.inf
-        self._of_worker = subject_of(implementation).cores
-        if self.limited and not how.budget:
-            self._cores = NEARLY * how.seconds(implementation.arrays)
-            self.length = LONGER * self._cores
+        self._subject = subject_of(implementation)
+        self.limited = self.limited and not implementation.recorded
+        self.length = NEARLY * how.seconds(implementation.arrays) if self.limited else math.inf
+        self._free = 0.0 if how.budget else self.length
 
     def cores(self) -> float:
         """CPU seconds of both processes so far."""
-        return time.process_time() - self._cores_before + self._of_worker()
+        return time.process_time() - self._before + self._subject.cores()
 
-    def left(self, share: float = ENDING) -> float:
-        """Seconds until a share of the time is over, by the clock or by the cores."""
-        by_clock = share * self.length - (time.monotonic() - self.begun)
-        by_cores = share * self._cores - self.cores() if self._cores < math.inf else math.inf
-        return min(by_clock, by_cores, self.total - time.monotonic())
+    def rests(self) -> float:
+        """Seconds so far in which neither process ran, or waited for a core."""
+        now = time.monotonic()
+        if now - self._rests[0] > SOON:
+            waited = waited_by("self") - self._waited + self._subject.waited()
+            self._rests = now, max(now - self.begun - self.cores() - waited, 0.0)
+        return self._rests[1]
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds until a share of the time is over."""
+        rests = max(self.rests() - self._free, 0.0)
+        return min(share * self.length - self.cores() - rests, self.total - time.monotonic())
 
 
 class Patience:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..adapters.implementation import Implementation
 from ..cases import Case
-from ..cases.how import THIRD, How, by_finds
+from ..cases.how import THIRD, How, Left, at_most, by_finds
 from ..cases.pool import EXAMPLES
 from ..diagnoses import Reason, diagnosed, first_look
 from ..judge.asking import asked_of_ladder, asked_of_list, chosen
@@ -22,7 +22,8 @@ from ..report.outcome import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.calling import subject_of
-from .clock import AGAIN, ASKING, CAUSES, FIRST, LOOK, LOOKING, SAID, WITH_FAULTS, Clock, Patience, one_core
+from ..worker.child import waited_by
+from .clock import FIRST, LOOK, PHASES, SAID, Clock, Patience, one_core
 
 SOON = 1.0  # CPU seconds in which a process is there
 LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
@@ -30,7 +31,7 @@ TIMES = 3  # where it is cheap
 CHEAP, DEAR = 0.1, 0.5  # seconds of a case that is right, and of a fault
 SHARE, SECOND = 0.5, 1.0  # of the time that all cases took once, and seconds: so much more is taken unasked
 ONCE_MORE = (Verdict.OK, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT, Verdict.OBSCURE)
-LOOK_AGAIN = 1.5  # times the seconds of a look for causes, which another may take
+CUT = "looking for causes was cut short"
 STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these
 
 
@@ -64,8 +65,7 @@ class Run:
         self.implementation, self.how, self.clock, self.known, self.tell = implementation, how, clock, known, tell
         self.faults = 0
         self.patience = Patience()
-        self.reasons: tuple[Reason, ...] | None = None  # of the plainest faults, once they were looked for
-        self.looked: float | None = None  # seconds of the last look for the causes of all faults
+        self.reasons: list[Reason] | None = None  # that are known, once the plainest faults were looked at
         self.of_start = subject_of(implementation).cores()
         clock.watch(implementation, how)
 
@@ -77,7 +77,7 @@ class Run:
     def _report(self, only: Iterable[str] | None, level: str) -> Report:
         how = self.how
         self.tell.begins("what it takes", self.clock.left)
-        made, listed = asked_of_list(self.implementation, only, level, how._replace(until=self._until(how)))
+        made, listed = asked_of_list(self.implementation, only, level, how._replace(left=self._of_case(how)))
         self.implementation = made
         cheap, dear = by_finds(listed)
         self.tell.begins("cases", self.clock.left)
@@ -94,10 +94,11 @@ class Run:
         anew = self.of_start < SOON or not self.clock.limited
         if anew:  # the first calls of a process are looked at, too
             subject_of(made).stop()
-        found = repeated(found, how, functools.partial(self._judge, share=AGAIN), self._end(AGAIN))
-        rule, causes, cut = self._causes(found, CAUSES)
-        while self._rest(found):
-            rule, causes, cut = self._causes(found, AGAIN)
+        again, left = functools.partial(self._judge, phase="again"), functools.partial(self._left, "again")
+        found = repeated(found, how, again, left)
+        rule, causes, cut = self._causes(found, "causes")
+        if self._rest(found):
+            rule, causes, cut = self._causes(found, "causes of all")
         of_ladder, missing = self._reached(found[len(listed) :])
         found[len(listed) :] = of_ladder
         return Report(
@@ -106,28 +107,27 @@ class Run:
         )  # fmt: skip
 
     def _drawn(self, only: Iterable[str] | None, level: str, *, refuses: bool) -> tuple[list[Case], tuple[str, ...]]:
-        until = self._end(ASKING)
-        if until <= time.monotonic():  # two stand for what would be drawn
+        left = functools.partial(self._left, "cases")
+        if left() <= 0:  # two stand for what would be drawn
             return [case for case in chosen(only, level, self.how) if case in EXAMPLES and self.how.budget != 0], ()
         few = self.patience.late and self.how.timeout is None  # it may hang here, too
-        subject_of(self.implementation).allow(FIRST if few else self.how.patience, until)
-        how = self.how._replace(until=until)
-        return asked_of_ladder(self.implementation, only, level, how, refuses=refuses)
+        subject_of(self.implementation).allow(FIRST if few else self.how.patience, left)
+        return asked_of_ladder(self.implementation, only, level, self.how._replace(left=left), refuses=refuses)
 
     def _rest(self, found: list[Outcome]) -> bool:
         """Ask what was left out, in the time that causes did not need; gives whether more is wrong now."""
         self.tell.begins("what was left out", self.clock.left)
         places, faults = [k for k, o in enumerate(found) if o.finding.message == LEFT_OUT], self.faults
-        asked = self._judged([found[k].case for k in places], len(found), len(found) - len(places), AGAIN)
+        asked = self._judged([found[k].case for k in places], len(found), len(found) - len(places), "left out")
         for k, outcome in zip(places, asked, strict=True):
             found[k] = outcome._replace(runs=(outcome.verdict.fails,))
         return self.faults > faults
 
-    def _judged(self, cases: Sequence[Case], number: int, first: int = 0, share: float = ASKING) -> list[Outcome]:
+    def _judged(self, cases: Sequence[Case], number: int, first: int = 0, phase: str = "cases") -> list[Outcome]:
         found = []
         for index, case in enumerate(cases, start=first):
             self.tell.asks(index, number, case)
-            found.append(self._judge(case, self.how, share))
+            found.append(self._judge(case, self.how, phase))
             self.faults += found[-1].verdict.fails and not found[-1].known
             self.tell.found(found[-1])
             if self.clock.left(LOOK) <= 0:
@@ -138,17 +138,17 @@ class Run:
         """Look for reasons of the plainest faults, once, in a run that may end before all causes are found."""
         if self.reasons is not None or not self.faults or not self.clock.limited:
             return
-        until = time.monotonic() + LOOKING * self.clock.left()
-        subject_of(self.implementation).allow(self.how.patience, until)
-        self.reasons = first_look(self.implementation, found, self.how._replace(until=until))
+        left = functools.partial(self._left, "first look")
+        subject_of(self.implementation).allow(self.how.patience, left)
+        self.reasons = first_look(self.implementation, found, self.how._replace(left=left))
         for reason in self.reasons:
             self.tell.stands(reason.hypothesis.name, sorted(reason.names, key=[o.case.name for o in found].index))
 
-    def _judge(self, case: Case, how: How, share: float = ASKING) -> Outcome:
+    def _judge(self, case: Case, how: How, phase: str = "cases") -> Outcome:
         """A case, unless there is no time for it; what is cut off at the end of the time is not judged."""
-        if self._left(share) <= 0:
+        if self._left(phase) <= 0:
             return self._not_judged(case)
-        outcome = self.known.skipped(case) or self._judge_in_time(case, how._replace(until=self._until(how)))
+        outcome = self.known.skipped(case) or self._judge_in_time(case, how._replace(left=self._of_case(how)))
         if outcome.finding.message == NO_TIME:
             return self._not_judged(case, outcome.seconds)
         return self.known.marked(outcome)
@@ -157,7 +157,7 @@ class Run:
         """A case that has the time that others suggest, where nobody gave a limit."""
         seconds = math.inf
         if self.clock.limited and how.timeout is None:
-            most = min(self.clock.length * THIRD, self.clock.until - time.monotonic())
+            most = min(self.clock.length * THIRD, self.clock.left())
             subject = subject_of(self.implementation)
             seconds = self.patience.of(case, subject.slowest, subject.starting, most)
         outcome = judge(self.implementation, case, how if seconds == math.inf else how._replace(timeout=seconds))
@@ -173,19 +173,14 @@ class Run:
         why = LEFT_OUT if self.clock.limited and time.monotonic() < self.clock.total else NO_TIME
         return Outcome(case, Finding(Verdict.NOT_JUDGED, why), seconds, "")
 
-    def _until(self, how: How) -> float:
-        """The time by which a question has to be answered: no case takes more than a third of the run."""
-        third = math.inf if how.timeout is not None else self.clock.length * THIRD
-        return min(self.clock.until, time.monotonic() + third)
+    def _of_case(self, how: How) -> Left:
+        """The seconds that are left for a question: no case takes more than a third of the run."""
+        limited = how.timeout is None and self.clock.limited
+        return at_most(self.clock.left, self.clock.length * THIRD) if limited else self.clock.left
 
-    def _end(self, share: float) -> float:
-        return time.monotonic() + self._left(share)
-
-    def _left(self, share: float) -> float:
-        """Seconds of a share of the time, less what the causes of faults take: as much again as they took, and more."""
-        if self.looked is not None:
-            return self.clock.left(share) - LOOK_AGAIN * self.looked
-        return self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
+    def _left(self, phase: str) -> float:
+        """Seconds until a part of the run is over."""
+        return self.clock.left(PHASES[phase][bool(self.faults)])
 
     def _reached(self, found: list[Outcome]) -> tuple[list[Outcome], list[str]]:
         """Cases of the ladder that there was time for, and words for the others; all of them where that is few."""
@@ -195,50 +190,45 @@ class Run:
         said = f"{len(missed)} of {len(found)} cases of the ladder"
         return [outcome for outcome in found if outcome not in missed], [said]
 
-    def _causes(self, found: list[Outcome], share: float) -> tuple[str, tuple, list[str]]:
-        """Find why gradients are asked for, and the causes of the faults; say where looking for them was cut short."""
+    def _causes(self, found: list[Outcome], phase: str) -> tuple[str, tuple, list[str]]:
+        """Find why gradients are asked for, and the causes of the faults; tell if looking for them was cut short."""
         faults, patience = sum(outcome.verdict.fails for outcome in found), self.how.patience
         self.tell.begins("the causes of the faults" if faults else "the report", self.clock.left)
-        subject_of(self.implementation).allow(patience * max(1, faults), self.clock.until)
-        before = self.clock.left()
-        rule = rule_of(self.implementation, self.how)
-        until = time.monotonic() + self.clock.left(share)
-        causes = diagnosed(self.implementation, found, self.how._replace(until=until), self.reasons or ())
-        self.looked = before - self.clock.left()
-        cut = faults and time.monotonic() >= until
-        return rule, causes, ["looking for causes was cut short"] if cut else []
+        subject_of(self.implementation).allow(patience * max(1, faults), self.clock.left)
+        rule, left = rule_of(self.implementation, self.how), functools.partial(self._left, phase)
+        self.reasons = self.reasons or []
+        causes = diagnosed(self.implementation, found, self.how._replace(left=left), self.reasons)
+        return rule, causes, [CUT] * any(cause.lacks_time for cause in causes)
 
 
 def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:
     """One case: the verdict, and where it is a fault how to see it."""
-    start, how = time.perf_counter(), how or How()
-    if time.monotonic() >= how.until:
+    how, subject = how or How(), subject_of(implementation)
+    start, before = time.perf_counter(), waited_by("self") + subject.waited()
+    if how.left() <= 0:
         return Outcome(case, Finding(Verdict.NOT_JUDGED, NO_TIME), 0.0, "")
-    subject_of(implementation).allow(how.patience, how.until)
+    subject.allow(how.patience, how.left)
     finding, got = find(implementation, case, how)
-    seconds = time.perf_counter() - start
+    seconds = max(time.perf_counter() - start - (waited_by("self") + subject.waited() - before), 0.0)
     if not finding.verdict.fails:
         return Outcome(case, finding, seconds, "")
     return Outcome(case, finding, seconds, reproduction(implementation, case, finding, how), got=got)
 
 
-def repeated(
-    outcomes: Iterable[Outcome], how: How, judge: Callable[[Case, How], Outcome], end_of_time: float
-) -> list[Outcome]:
+def repeated(outcomes: Iterable[Outcome], how: How, judge: Callable[[Case, How], Outcome], left: Left) -> list[Outcome]:
     """The outcomes after more runs: the second, the fourth, ... of other numbers, the others of the same.
 
-    ``repeat`` says how often, three times where that is cheap unless given, until a time of ``time.monotonic``.
+    ``repeat`` says how often, three times where that is cheap unless given, as long as any time is left.
     """
     found = [outcome._replace(runs=(outcome.verdict.fails,)) for outcome in outcomes]
-    if how.repeat is None:
-        spent = sum(outcome.seconds for outcome in found)
-        end_of_time = min(end_of_time, time.monotonic() + max(SECOND, SHARE * spent))
+    budget = math.inf if how.repeat else max(SECOND, SHARE * sum(outcome.seconds for outcome in found))
     order = range(len(found))
     plan = [(k, run) for run in range(1, how.repeat or TIMES) for k in order[:: -1 if run % 2 else 1]]
     for k, run in sorted(plan, key=lambda one: one[0] > 0):  # the first calls of a process are of the plainest case
         seed = how.seed + STEP * ((run + 1) // 2) * (run % 2)
-        if _is_asked_again(found[k], how) and time.monotonic() < end_of_time:
+        if _is_asked_again(found[k], how) and budget > 0 and left() > 0:
             again = judge(found[k].case, how._replace(seed=seed))
+            budget -= again.seconds
             found[k] = _joined(found[k], again, seed) if again.verdict is not Verdict.NOT_JUDGED else found[k]
     return found
 

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import inspect
 import json
-import math
 import os
 import queue
 import shutil
@@ -19,6 +18,7 @@ import numpy as np
 
 from ..adapters.implementation import Implementation
 from ..cases.case import Inputs, Leaves
+from ..cases.how import Left, forever
 from ..frameworks import framework, needs
 from ..protocol import Request, read_results, room_for, size_of, write_case
 from .child import GRACE, Child, ended
@@ -102,11 +102,15 @@ class Subject:
             except (Exception, SystemExit) as error:
                 raise Failed.by(error) from error
 
-    def allow(self, seconds: float, until: float | None = None) -> None:
-        """The next calls may take so long together, and none longer than ``until``, as before unless given."""
+    def allow(self, seconds: float, of_run: Left | None = None) -> None:
+        """The next calls may take so long together, and none longer than is left of a run, as before unless given."""
 
     def cores(self) -> float:
         """CPU seconds of its own processes so far, as far as the system counts them."""
+        return 0.0
+
+    def waited(self) -> float:
+        """Seconds in which its own processes could have run and others had the cores."""
         return 0.0
 
     def stop(self) -> None:
@@ -139,6 +143,8 @@ class Called(Subject):
         context = driver.wide() if request.dtype == "float64" else contextlib.nullcontext()
         try:
             with context, driver.placed(made.device), driver.watched(mutable) as written:
+                if of_numpy and "gradient" in name:  # others call it for a gradient: what it refuses has none
+                    driver.forward(attend, request.arrays, request.options)
                 found = function(attend, request.arrays, request.options, **given)
                 marks = {f"{WROTE}{leaf}": np.array(True) for leaf in written()}
         except NotImplementedError as error:
@@ -166,8 +172,8 @@ class Worker(Subject):
         self.candidate, self.first, self.room = candidate | {"subject": kind}, first, room
         self.trying = ""  # with which arrays it tried the plainest call last
         self.limit = self.left = IMPORT  # seconds that it may take for what is judged now, and what is left of them
-        self.until = math.inf  # the end of the run, of ``time.monotonic``: what has no answer then is not judged
-        self._cores = 0.0  # of processes that have ended
+        self.of_run: Left = forever  # what has no answer when nothing is left of the run is not judged
+        self._before = self._counted = 0.0, 0.0  # seconds, as ``cores`` and ``waited``: ended processes, this one
         bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
         self.folders = [tempfile.mkdtemp(prefix=f"attendax-{os.getpid()}-", dir=base) for base in bases]
         self._children: list[Child] = []  # the process, if there is one; read also when this object is gone
@@ -183,22 +189,23 @@ class Worker(Subject):
         """It is asked by ``ask`` alone."""
         raise TypeError("check: the function is in another process, where only the kit calls it")
 
-    def allow(self, seconds: float, until: float | None = None) -> None:
-        """The next calls may take so long together, and none longer than ``until``, as before unless given."""
+    def allow(self, seconds: float, of_run: Left | None = None) -> None:
+        """The next calls may take so long together, and none longer than is left of a run, as before unless given."""
         self.limit = self.left = seconds
-        self.until = self.until if until is None else until
+        self.of_run = of_run or self.of_run
 
     def start(self) -> dict[str, Any]:
         """Start it: it imports the candidate, and says what that is; raises Died where it does not."""
         child, start = Child(), time.monotonic()
         self._children[:] = [child]
         told = self._ask(child, self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
-        self.starting = max(self.starting, time.monotonic() - start - child.waited())
+        self._count()
+        self.starting = max(self.starting, time.monotonic() - start - self._counted[1])
         return told
 
     def ask(self, request: Any) -> Leaves:
         """The answer to a request; what it ends with is raised here as it was there."""
-        if self.child is None and time.monotonic() >= self.until:
+        if self.child is None and self.of_run() <= 0:
             raise Died("no time left", "not judged")
         if self.child is None and "raised" in (told := self.start()):
             raise Died(f"when it was loaded again it raised {told['raised']}")
@@ -210,7 +217,9 @@ class Worker(Subject):
             try:
                 self._ask(child, {"folder": folder}, self.left)
             finally:
-                self.taken = time.monotonic() - start - max(child.waited() - waited, 0.0)  # 0: it has ended
+                self._count()
+                others = max(child.waited() - waited, 0.0)  # 0: it has ended
+                self.taken = max(time.monotonic() - start - others, 0.0)
                 self.left -= self.taken
             self.slowest = max(self.slowest, self.taken)
             found = read_results(folder, max(room_for(request), self.room))
@@ -242,14 +251,14 @@ class Worker(Subject):
             self.stop()
             if isinstance(error, Died):
                 raise
-            if time.monotonic() >= self.until:
+            if self.of_run() <= 0:
                 raise Died("no time left", "not judged") from None
             raise Died(f"no answer in {limit:.3g} seconds", "timeout") from None
         return told
 
     def _told(self, child: Child, seconds: float) -> dict[str, Any]:
         """The next line that it answers."""
-        event = child.event(seconds, self.until)
+        event = child.event(seconds, self._left_of_run)
         if isinstance(event, bytes):
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(told := json.loads(event), dict):
@@ -262,14 +271,30 @@ class Worker(Subject):
 
     def cores(self) -> float:
         """CPU seconds of its processes so far, as far as the system counts them."""
-        return self._cores + sum(child.cores() for child in self._children)
+        return self._before[0] + self._counted[0]
+
+    def waited(self) -> float:
+        """Seconds in which its processes could have run and others had the cores."""
+        return self._before[1] + self._counted[1]
+
+    def _count(self) -> None:
+        """Read both from the system: its process takes nothing between two calls, where they are asked for often."""
+        for child in self._children:
+            now = child.cores(), child.waited()
+            self._counted = max(now[0], self._counted[0]), max(now[1], self._counted[1])  # it may have ended
+
+    def _left_of_run(self) -> float:
+        """Seconds of the run that are left, while the process runs."""
+        self._count()
+        return self.of_run()
 
     def stop(self) -> None:
         """End the process; the next call starts another."""
+        self._count()
         for child in self._children:
-            self._cores += child.cores()
             child.kill()
         self._children.clear()
+        self._before, self._counted = (self.cores(), self.waited()), (0.0, 0.0)
 
     def close(self) -> None:
         """End it for good, and remove its folders."""

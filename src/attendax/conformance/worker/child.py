@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable
 from typing import Any
 
 LONGEST = 2**20  # bytes of a line that is answered
@@ -23,6 +23,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\
 CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
 NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* panicked", re.IGNORECASE)
 PATIENCE, WORTH = 9, 0.05  # times a limit that a busy machine may add to it, and the seconds that are added at least
+STEP = 0.25  # seconds on the clock after which it is asked again whether the time of a run is over
 GRACE = 1.0  # seconds in which a process ends that has closed its output
 FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
 POSIX = os.name == "posix"
@@ -66,11 +67,7 @@ class Child:
 
     def waited(self) -> float:
         """Seconds in which it could have run and others had the cores; 0 where the system does not count them."""
-        try:
-            with open(f"/proc/{self.process.pid}/schedstat") as counted:
-                return int(counted.read().split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError):
-            return 0.0
+        return waited_by(self.process.pid)
 
     def cores(self) -> float:
         """CPU seconds that it took, with those of processes that it waited for; 0 where the system does not say."""
@@ -81,20 +78,25 @@ class Child:
         except (OSError, ValueError):
             return 0.0
 
-    def event(self, seconds: float, until: float = math.inf) -> "bytes | int | None":
+    def event(self, seconds: float, left: Callable[[], float] = lambda: math.inf) -> "bytes | int | None":
         """The next event, within seconds. Those in which others had the cores do not count, up to ``PATIENCE`` times.
 
-        Nor does it come after ``until``, of ``time.monotonic``. Raises ``queue.Empty`` where there is none.
+        Nor is it waited for when no seconds are ``left``. Raises ``queue.Empty`` where there is none.
         """
-        before, most, given, left = self.waited(), PATIENCE * seconds, 0.0, seconds
+        before, given, rest = self.waited(), 0.0, seconds
         while True:
+            step = max(0.0, min(rest, left(), STEP))
             try:
-                return self.events.get(timeout=max(0.0, min(left, until - time.monotonic())))
+                return self.events.get(timeout=step)
             except queue.Empty:
-                left = min(self.waited() - before, most) - given
-                if left < WORTH or time.monotonic() >= until:
+                if left() <= 0:
                     raise
-                given += left
+                rest -= step
+                if rest <= 0:
+                    rest = min(self.waited() - before, PATIENCE * seconds) - given
+                    if rest < WORTH:
+                        raise
+                    given += rest
 
     def kill(self) -> None:
         """End it, and what it has started; the thread that reads a stream of it closes that stream at its end."""
@@ -109,6 +111,22 @@ class Child:
         """The end of what it printed, on one line."""
         self.threads[0].join(GRACE / 4)
         return last_lines(self.printed)
+
+
+def waited_by(process: "int | str") -> float:
+    """Seconds in which threads of a process, "self" or a number, could have run and others had the cores.
+
+    Those of all threads are added up. It is 0 if the system does not count them.
+    """
+    seconds = 0.0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with (
+                contextlib.suppress(OSError, IndexError, ValueError),
+                open(f"/proc/{process}/task/{thread}/schedstat") as counted,
+            ):
+                seconds += int(counted.read().split()[1]) * 1e-9
+    return seconds
 
 
 def end_group(process: "subprocess.Popen[Any]") -> None:

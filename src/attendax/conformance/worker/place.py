@@ -56,7 +56,7 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
     first = how.patience if foreign.is_path(asked["fn"]) or how.timeout is not None else None
     worker = Worker("function", asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}, first)
-    worker.until = how.until
+    worker.of_run = lambda: how.left() + worker.waited()  # until its run counts what it takes
     try:
         made = _described(_started(worker, asked), worker, asked)
         declared["lacks"] = made.lacks | declared.get("lacks", {})

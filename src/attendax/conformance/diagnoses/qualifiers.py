@@ -1,0 +1,94 @@
+"""Qualifiers of a cause, such as "in float16": one is said only if the same call without it was run and passed.
+
+The names of causes have none before. What all calls of a cause have in common may be chance, so nothing is said of it
+unless it is tried; a mistake that is there without it as well is one cause.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from ..adapters.implementation import Implementation
+from ..cases.case import FORWARD, SIZES, Case
+from ..cases.how import How
+from ..judge.judging import find
+from ..judge.verdicts import ZEROS, Verdict
+from ..report.outcomes import Cause, Harm, Outcome
+from . import by_running
+from .causes import BACKWARD, OF_GRADIENTS, VAGUE, WAYS, Faults
+
+NEVER_SAID = {"scale", "return_lse", "dropout_rng"}  # options of which nothing is said
+NO_OPTIONS = rf"{ZEROS}|is all zeros| times what is right|wrong only with "  # in names that no options are added to
+DRAWS, STEP = 2, 104729  # of the numbers of a call that has to pass, and what lies between their seeds
+CLEARLY = 0.5  # of the error over the allowed one: a call passes that has at most so much of what the wrong one has
+QUALIFIED = (Harm.NUMBERS, Harm.GRADIENTS, Harm.ROBUSTNESS)
+
+
+def qualified(cause: Cause, faults: Faults, implementation: Implementation, how: How) -> Cause:
+    """The cause with its qualifiers, each of which was tried."""
+    mine = [o for o in faults.outcomes if o.case.name in cause.cases]
+    if cause.harm not in QUALIFIED or cause.where or not mine or implementation.recorded:
+        return cause
+    plainest = min(mine, key=lambda o: (o.case.judge != "value", o.case.pairs, len(o.case.options)))
+
+    def is_earned(without: Case) -> bool:
+        return passes(implementation, without, plainest, how)
+
+    name, vague = cause.name, bool(re.match(VAGUE, cause.name))
+    options = [option for option, without in _without_options(cause, mine, plainest) if is_earned(without)]
+    name += f"{' ' if vague else ', '}with {', '.join(options)}" * bool(options)
+    dtypes = {o.case.dtype or how.dtype for o in mine}
+    if how.dtype not in dtypes and "float" not in name and is_earned(plainest.case._replace(dtype=None)):
+        words = f"in {' and '.join(sorted(dtypes))}"
+        name = f"{name} {words}" if vague else f"{words}, {name}"
+    return cause._replace(name=_way(name, mine, plainest, faults, is_earned) + name)
+
+
+def _way(
+    name: str, mine: Sequence[Outcome], plainest: Outcome, faults: Faults, is_earned: Callable[[Case], bool]
+) -> str:
+    """The way of calling, such as the backward, in words."""
+    heads = {o.case.direction.partition(",")[0] for o in mine}
+    words = next((words for ways, words in WAYS if heads <= ways), "")
+    if not words or re.search(OF_GRADIENTS, name) or plainest.case.judge != "value":
+        return ""
+    if words == BACKWARD or "jvp" in heads:
+        return words * bool(is_earned(plainest.case._replace(direction=FORWARD, where={})))
+    asked = plainest.case.options  # an axis of vmap is no axis of a call: another call asks the same
+    passed = [o for o in faults.outcomes if o.case.direction == FORWARD and o.verdict is Verdict.OK]
+    return words * any(o.case.options == asked and o.case.dtype == plainest.case.dtype for o in passed)
+
+
+def _without_options(cause: Cause, mine: Sequence[Outcome], plainest: Outcome) -> Iterator[tuple[str, Case]]:
+    """Each option that all calls of a cause without a reason have, and the plainest of them without it."""
+    shared = set.intersection(*(o.case.options for o in mine)) - NEVER_SAID
+    if cause.tried or re.search(NO_OPTIONS, cause.name) or plainest.case.judge != "value":
+        return
+    for option, case in by_running.without_each(plainest.case):
+        if option in shared and f"gradient of {option}" not in cause.name:
+            yield option, case
+
+
+def without_trait(case: Case, trait: str) -> Case | None:
+    """The same call without an option, or without what its sizes are; None for other traits."""
+    sizes, axes = SIZES | case.sizes, {"grouped heads": ("N", "G"), "V != D": ("V", "D")}
+    if trait not in axes:
+        return dict(by_running.without_each(case)).get(trait)
+    axis, other = axes[trait]
+    return case._replace(sizes=case.sizes | {axis: sizes[other]})
+
+
+def passes(implementation: Implementation, case: Case, wrong: Outcome, how: How) -> bool:
+    """Tell whether a call was run and passed, of several draws, by much more than a wrong one fails."""
+    most = math.inf if wrong.multiple is None else CLEARLY * wrong.multiple
+    for draw in range(DRAWS):
+        if by_running.is_late():
+            return False
+        try:
+            finding = find(implementation, case, how._replace(seed=how.seed + draw * STEP))[0]
+        except (IndexError, ValueError, KeyError):  # such a call makes no sense
+            return False
+        found = Outcome(case, finding, 0.0, "")
+        if finding.verdict is not Verdict.OK or (found.multiple or 0.0) > most:
+            return False
+    return True

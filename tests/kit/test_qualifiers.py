@@ -1,0 +1,195 @@
+"""What is said of the calls of a cause is so: the same call without it was run and passed; one mistake is one cause."""
+
+import numpy as np
+import pytest
+
+import right_attention
+from attendax.conformance import Report, Verdict, check
+from attendax.conformance.adapters.implementation import Implementation
+from attendax.conformance.cases import named
+from attendax.conformance.cases.how import How, forever
+from attendax.conformance.diagnoses import diagnosed, qualifiers
+from attendax.conformance.diagnoses.causes import Faults
+from attendax.conformance.judge.verdicts import Finding
+from attendax.conformance.report.outcomes import Cause, Harm, Outcome
+from attendax.conformance.report.summary import summary
+from attendax.conformance.run.run import judge
+
+TILED = "key heads are tiled (n % G) instead of blocked (n // (N // G))"
+DTYPES = "float16", "bfloat16"
+
+
+def in_a_dtype(dtype, change, option=None):
+    """A right function, and what is done to the results of calls in a dtype, or of those that have an option."""
+
+    def attend(query, key, value, **options):
+        out = right_attention.attend(query, key, value, **options)
+        given = query.dtype.name == dtype if dtype else option is None or options.get(option) is not None
+        return change(out) if given else out
+
+    return attend
+
+
+def odd(out):
+    """Numbers that no reason explains."""
+    return out + np.sin(np.arange(out.size)).reshape(out.shape).astype(out.dtype)
+
+
+always_odd = in_a_dtype(None, odd)
+
+
+HOW = How(seed=0, profile="numbers")
+MASKED, PLAIN = named("mask (T, S)"), named("plain")
+MASKED_IN_FLOAT16 = MASKED._replace(name="mask (T, S), float16", dtype="float16")
+
+
+def said_of(fn, case, left=forever, name="the result is wrong"):
+    """The name of a cause that is seen in one case."""
+    made = Implementation(fn, "mine", arrays="numpy")
+    outcome = judge(made, case, HOW)
+    assert outcome.verdict.fails
+    with qualifiers.by_running.patience(60.0, left):
+        cause = Cause(name, Harm.NUMBERS, (case.name,))
+        return qualifiers.qualified(cause, Faults([outcome], {}, [outcome]), made, HOW).name
+
+
+class TestEarned:
+    def test_a_dtype_is_said_if_the_same_call_is_right_in_another(self):
+        assert said_of(in_a_dtype("float16", odd), named("float16")) == "the result is wrong in float16"
+        assert said_of(in_a_dtype("float16", odd), named("float16"), name="why") == "in float16, why"
+
+    def test_a_dtype_is_not_said_if_the_same_call_is_wrong_in_another(self):
+        """As when only calls in float16 were asked."""
+        assert said_of(always_odd, named("float16")) == "the result is wrong"
+
+    def test_an_option_is_said_if_the_same_call_is_right_without_it(self):
+        assert said_of(in_a_dtype(None, odd, "mask"), MASKED) == "the result is wrong with mask"
+
+    def test_an_option_is_not_said_if_the_same_call_is_wrong_without_it(self):
+        """The mask of a call is not to blame for float16; nor is either to blame for what is wrong in all calls."""
+        assert said_of(in_a_dtype("float16", odd), MASKED_IN_FLOAT16) == "the result is wrong in float16"
+        assert said_of(always_odd, MASKED_IN_FLOAT16) == "the result is wrong"
+
+    def test_the_backward_is_said_if_the_forward_is_right(self):
+        case = named("gradient: grouped heads")
+        right = Implementation(right_attention.attend, "mine", arrays="numpy", backward=tiled_backward)
+        wrong = Implementation(tiled, "mine", arrays="numpy", backward=tiled_backward)
+        for made, words in ((right, "in the backward, "), (wrong, "")):
+            outcome = judge(made, case, HOW)
+            with qualifiers.by_running.patience(60.0):
+                cause = Cause(TILED, Harm.GRADIENTS, (case.name,), tried=1)
+                assert qualifiers.qualified(cause, Faults([outcome], {}, [outcome]), made, HOW).name == words + TILED
+
+    def test_what_passes_by_a_hair_tells_nothing(self, monkeypatch):
+        """A call in float16 is off by 1.2 of what is allowed, and without the mask by 0.9: the mask is not to blame."""
+        near = Finding(Verdict.OK, error=0.9, allowed=1.0)
+        wrong = Outcome(MASKED_IN_FLOAT16, Finding(Verdict.WRONG, error=1.2, allowed=1.0), 0.0, "")
+        cause, faults = Cause("the result is wrong", Harm.NUMBERS, (MASKED_IN_FLOAT16.name,)), Faults([], {}, [wrong])
+        made = Implementation(always_odd, "mine", arrays="numpy")
+        for error, name in ((0.9, "the result is wrong"), (0.1, "the result is wrong with mask in float16")):
+            monkeypatch.setattr(qualifiers, "find", lambda *_, error=error: (near._replace(error=error), {}))
+            with qualifiers.by_running.patience(60.0):
+                assert qualifiers.qualified(cause, faults, made, HOW).name == name
+
+    def test_nothing_is_said_that_there_is_no_time_for(self):
+        assert said_of(in_a_dtype(None, odd, "mask"), MASKED, lambda: 0.0) == "the result is wrong"
+
+
+def test_if_there_is_no_time_the_headline_says_so_and_what_to_add():
+    made = Implementation(in_a_dtype(None, odd, "mask"), "mine", arrays="numpy")
+    outcomes = [judge(made, case, HOW) for case in (PLAIN, MASKED)]
+    (late,) = diagnosed(made, outcomes, HOW._replace(left=lambda: 0.0))
+    assert late.lacks_time
+    report = Report("mine:attention", "", "numpy", tuple(outcomes), causes=(late,))
+    assert "There was no time to find the reason of 1 fault: add --budget 120." in summary(report)
+    (cause,) = diagnosed(made, outcomes, HOW)
+    assert "no time" not in summary(report._replace(causes=(cause,)))
+
+
+def tiled(query, key, value, **options):
+    """Wrong in every dtype, forward and backward."""
+    group = query.shape[-3] // key.shape[-3]
+    key, value = (np.concatenate([x] * group, axis=-3) for x in (key, value))
+    return right_attention.attend(query, key, value, **options)
+
+
+def tiled_backward(grad_output, query, key, value, **options):
+    group, heads = query.shape[-3] // key.shape[-3], key.shape[-3]
+    wide = [np.concatenate([x] * group, axis=-3) for x in (key, value)]
+    grad_query, *narrow = right_attention.backward(grad_output, query, *wide, **options)
+    narrow = [sum(x[..., k * heads : (k + 1) * heads, :, :] for k in range(group)) for x in narrow[:2]]
+    return grad_query, *narrow
+
+
+def unscaled(query, key, value, *, scale=None, **options):
+    return right_attention.attend(query, key, value, scale=1.0 if scale is None else scale, **options)
+
+
+def unscaled_backward(grad_output, query, key, value, *, scale=None, **options):
+    return right_attention.backward(grad_output, query, key, value, scale=1.0 if scale is None else scale, **options)
+
+
+MISTAKES = {  # a function, its gradients, the one cause, and cases that show it
+    "tiled": (
+        tiled,
+        tiled_backward,
+        TILED,
+        ["grouped heads", "gradient: grouped heads", "gradient: lse, grouped heads"],
+    ),
+    "unscaled": (
+        unscaled,
+        unscaled_backward,
+        "scores are not scaled",
+        ["plain", "gradient: plain", "gradient: mask (T, S)"],
+    ),
+}
+ASKED = {"all": (slice(None), [None]), "gradients": (slice(1, None), [None]), "narrow": (slice(0, 2), DTYPES),
+         "narrow gradients": (slice(1, 2), DTYPES), "one gradient": (slice(1, 2), DTYPES[:1])}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_one_mistake_is_one_cause_whatever_is_asked(mistake, asked, seed):
+    """Of gradients alone, of narrow dtypes alone: without those it is wrong as well."""
+    fn, backward, cause, names = MISTAKES[mistake]
+    some, dtypes = ASKED[asked]
+    cases = [named(name)._replace(dtype=dtype, name=f"{name}, {dtype}") for name in names[some] for dtype in dtypes]
+    how, made = HOW._replace(seed=seed), Implementation(fn, "mine", arrays="numpy", backward=backward)
+    outcomes = [judge(made, case, how) for case in cases]
+    assert [found.name for found in diagnosed(made, outcomes, how)] == [cause]
+
+
+NO_MASK = """import numpy as np
+
+import right_attention
+
+
+def attention(query, key, value, *, mask=None, is_causal=False):
+    if mask is not None:
+        raise NotImplementedError("no mask yet")
+    if key.shape[-3] != query.shape[-3]:
+        raise NotImplementedError("no grouped heads yet")
+    return right_attention.attend(query, key, value, is_causal=is_causal)
+
+
+def backward(grad_output, query, key, value, *, mask=None, is_causal=False):
+    group = query.shape[-3] // key.shape[-3]
+    key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
+    return right_attention.backward(grad_output, query, key, value, is_causal=is_causal)
+"""
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_the_gradient_is_not_asked_for_what_the_forward_refuses(tmp_path, monkeypatch, in_process):
+    (tmp_path / "without_masks.py").write_text(NO_MASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    only = ["gradient: plain", "gradient: mask", "gradient: causal", "gradient: grouped heads"]
+    given = {"backward": "without_masks:backward", "level": "gradient", "seed": 0, "in_process": in_process}
+    report = check("without_masks:attention", only=only, arrays="numpy", budget=0, repeat=1, **given)
+    assert report.failures == ()
+    ends = {outcome.case.name: outcome.verdict for outcome in report.cases}
+    assert ends["gradient: plain"] is Verdict.OK
+    lacking = {name for name in ends if "mask" in name or "grouped" in name}
+    assert lacking
+    assert {ends[name] for name in lacking} == {Verdict.NOT_OFFERED}
