@@ -645,7 +645,8 @@ class TestCommands:
         names = ["softmax", "attention_weights", "split_heads", "multi_head_attention_forward", "Attention"]
         _, out, _ = self.run(capsys, "grade", str(folder), *names)
         for name in ("attention_weights", "multi_head_attention_forward", "Attention"):
-            assert f"\nwrong    {name}: as softmax is; mend that first\n" in out, out
+            said = " ".join(out.split())
+            assert f"wrong {name}: it calls softmax, which is wrong; mend that first " in said, out
         assert out.count("smallest input") == 1
         assert "right    split_heads" in out
 
@@ -663,7 +664,7 @@ class TestCommands:
             file.write_text(file.read_text().replace(old, new))
         _, out, _ = self.run(capsys, "grade", str(folder), "softmax", "layer_norm", "TransformerEncoderBlock")
         said = " ".join(out.split())
-        assert "TransformerEncoderBlock: as softmax and layer_norm are; mend that first" in said, out
+        assert "TransformerEncoderBlock: it calls softmax and layer_norm, which are wrong; mend them first" in said, out
 
     def test_a_file_that_does_not_parse_is_one_line(self, capsys, folder):
         (folder / "positional.py").write_text("def create_causal_mask(:\n")

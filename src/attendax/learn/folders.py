@@ -109,6 +109,7 @@ def _graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float, wrong: 
     called, why = own(candidate), set(found.mistakes)
     names = [each.name for each in wrong if each.name.partition(".")[0] in called and why <= set(each.mistakes)]
     if names:
-        return Grade(found.name, "wrong", f"as {' and '.join(names)} {'are' if names[1:] else 'is'}; mend that first")
+        which = "which are wrong; mend them first" if names[1:] else "which is wrong; mend that first"
+        return Grade(found.name, "wrong", f"it calls {' and '.join(names)}, {which}")
     wrong.append(found)
     return found
