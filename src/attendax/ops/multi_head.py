@@ -299,4 +299,4 @@ class MultiHeadAttention:
         checks.arrays_first("MultiHeadAttention.backward", arrays, "params", params)
         checks.instance(name, "params", params, MultiHeadParams)
         check(name, arrays | params._asdict(), signature="multi_head_attention_forward")
-        return pull_back(lambda *given: self.forward(*given, mask), grad_output, Q, K, V, params)
+        return pull_back(lambda q, k, v, p: self.forward(q, k, v, p, mask), grad_output, Q, K, V, params)
