@@ -12,6 +12,7 @@ from .forms import Form, Option
 from .options import NUMBER, first_kind, is_own
 
 TOLERANCE = 2e-5  # of float32, as a share of the largest number
+EPSILON = 2.0**-23  # a weight is off by so much times its score
 NARROW = 3 * 2.0**-8  # of bfloat16
 GENERAL, ALIKE, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 3, 5, 8, 8), (2, 4, 5, 5, 8, 8)  # sizes B, N, T, S, D, V
 Answer = tuple[np.ndarray, ...]
@@ -22,11 +23,17 @@ class Probe(NamedTuple):
 
     arrays: tuple[np.ndarray, ...]
     options: Mapping[str, Any]
+    scores: tuple[float, ...] = ()  # numbers near which all scores lie; any unless given
 
     @property
     def narrow(self) -> bool:
         """Tell whether it is in bfloat16."""
         return bool(self.arrays[0].dtype != np.float32)
+
+    @property
+    def tolerance(self) -> float:
+        """The distance up to which two functions are equal, as a share of the largest number."""
+        return NARROW if self.narrow else TOLERANCE + 2 * EPSILON * max(map(abs, self.scores), default=0)
 
 
 class Equality(NamedTuple):
@@ -37,6 +44,7 @@ class Equality(NamedTuple):
     worst: Any = None  # a Probe; of layers words
     varied: str = ""  # the values of each size, and the options; then keywords of no known option
     narrow: float = 0.0  # the distance in bfloat16
+    refused: tuple[str, ...] = ()  # words for the calls that one of the two refuses
 
     def __str__(self) -> str:
         narrow = f", in bfloat16 to {self.narrow:.1g}," * (self.narrow > TOLERANCE)

@@ -12,12 +12,13 @@ import numpy as np
 
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
-from . import examples
+from . import examples, extremes
 from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
 from .examples import asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
 from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, WIDE, beside, drawn, kind_of
+from .refusals import Record
 
 
 class Convention(NamedTuple):
@@ -47,6 +48,7 @@ NUMBERS = {
     **{f"{AXIS[x]} read": _as_read(x) for x in READ_AS},
     "order": Convention("order of the steps to scores", ""),
     "masking": Convention("what a mask does", "{0}"),
+    "large": Convention("large scores", "{0}"),
     "heads": Convention("grouped heads", "{0}"),
     **{axis: Convention(words, "{0}") for axis, (words, _) in OF_TABLE.items()},
     "empty": Convention("a query without any key", "gives {0}"),
@@ -187,6 +189,7 @@ def _small(one: Form, other: Form) -> Iterator[Probe]:
             yield Probe(tuple(np.repeat(x, 2, 0) for x in probe.arrays), probe.options)
     if one.grouped and other.grouped:
         yield from small({}, heads=4, groups=2)
+    yield from extremes.small(itertools.chain(small({}), small({}, heads=2)))
 
 
 def _layout(form: Form) -> str:
@@ -204,12 +207,17 @@ def _shape(form: Form) -> str:
     return f"({', '.join(str(sizes[x]) for x in form.outcome.replace('(ND)', '*'))})"
 
 
-def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int, ...]) -> tuple[str, frozenset[str]]:
-    """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say.
+class Apart(NamedTuple):
+    """What options of both show that no formula says."""
 
-    The smallest input on which the two differ, if any, and the keywords that A was given and has answered.
-    """
-    names: set[str] = set()
+    shown: str  # the smallest input on which the two differ, if any
+    names: frozenset[str] = frozenset()  # the keywords that A was given and has answered
+    refused: tuple[str, ...] = ()  # words for the calls that one of the two refuses
+
+
+def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int, ...]) -> Apart:
+    """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say."""
+    names, refused = set[str](), list[str]()
     for shared, x, y in _shared(a, b, mine, theirs):
         # as it is known of one of them, or as it may be
         known = [
@@ -230,9 +238,14 @@ def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int
             if "return_lse" in one.options.keys() & other.options.keys():
                 asked += [x._replace(options={**x.options, "return_lse": True}) for x in asked]
             names |= {x, y} if examples.answered(a.by(one), asked, key) else set()
-            if found := examples.smallest(a.by(one), b.by(other).around(one), asked):
-                return found, frozenset(names)
-    return _fewer_heads(a, b, mine, theirs), frozenset(names)
+            record = Record([], [], crashes=False)
+            found = examples.smallest(a.by(one), b.by(other).around(one), asked, record)
+            if not found and not record.compared:  # B refuses all that A takes
+                found = examples.smallest(a.by(one), b.by(other).around(one), asked)
+            if found:
+                return Apart(found, frozenset(names))
+            refused += record.told(one)
+    return Apart(_fewer_heads(a, b, mine, theirs), frozenset(names), tuple(dict.fromkeys(refused)))
 
 
 def _shared(a: Subject, b: Subject, mine: Form, theirs: Form) -> Iterator[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from ..conventions.form import factor_of, scale_of_first, solved
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
-from . import examples, forms, options
+from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
 from .completing import MASKS
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
@@ -60,7 +60,8 @@ class Describing:
             form = offered or form
             left += [] if offered else [name]
         left = [name for name in left if "segments" not in form.options or name != form.options["segments"].form]
-        form = self._dtypes(self._empty_lse(*self._empty(self._order(self._word(form)))))
+        form = self._empty_lse(*self._empty(self._order(self._word(form))))
+        form = self._dtypes(extremes.taken(self.answer, self._settled, form, self.sizes))
         for name in (x for x in free if x in left):
             if name in DROPOUT:
                 form = self._dropout(form, name)
@@ -134,8 +135,7 @@ class Describing:
             found = self.answer(form, probe)
             if not found or found[0].shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1]):
                 return False
-            near = examples.NARROW if probe.narrow else TOLERANCE
-            return distance(found, Subject(self.fn, form).right(probe)) <= near
+            return distance(found, Subject(self.fn, form).right(probe)) <= probe.tolerance
 
         return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from ..conventions.table import IGNORED
 from ..worker.errors import Failed
-from . import forms
+from . import extremes, forms
 from .asking import NARROW, TOLERANCE, Answer, Equality, Probe, Subject, arrays, distance, narrowed
 from .forms import Form, Option
 from .options import AXIS, OPTIONS, RULES, beside, drawn, first_kind, own_values
 from .options import given as given_as
+from .refusals import Record, Refused, is_refusal
 
 SMALL = (  # T, S, D
     (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (3, 2, 1), (4, 1, 1), (3, 3, 2), (3, 5, 4),
@@ -124,6 +125,7 @@ def cases(form: Form, sizes: tuple[int, ...], *, alone: bool = False) -> Iterato
         for ahead in (-1, 1):  # the first query of a block sees none of the keys that others of it see
             mask = np.tri(LONG, LONG, ahead, dtype=bool)[None, None]
             yield Probe(arrays((1, N // 2, LONG, LONG, D, V)), {"mask": mask})
+    yield from extremes.cases(form, (1, N // 2, LONG, LONG, D, V), (1, N, 3, LONGER, D, V) if T != S else ())
     if form.how["out"] != forms.UNKNOWN:
         yield from (narrowed(sizes, seed) for seed in (1, 2))
 
@@ -137,7 +139,7 @@ def refuting(subject: Subject, sizes: tuple[int, ...]) -> Iterator[Probe]:
 
     def is_off(probe: Probe) -> bool:
         found = subject.answer(probe)
-        return not isinstance(found, Failed) and distance(found, by.right(probe), some=True) > TOLERANCE
+        return not isinstance(found, Failed) and distance(found, by.right(probe), some=True) > probe.tolerance
 
     asked = (probe for probe in cases(subject.form, sizes, alone=True) if probe.options and not probe.narrow)
     return (probe for probe in asked if is_off(probe) and not is_off(probe._replace(options={})))
@@ -149,6 +151,24 @@ def _answers(a: Subject, b: Subject, probes: Iterable[Probe]) -> Iterator[tuple[
         mine = a.answer(probe)
         if not isinstance(mine, Failed):
             yield probe, mine, b.answer(probe)
+
+
+def _recorded(
+    a: Subject, b: Subject, probes: Iterable[Probe], record: Record, letters: str = "AB"
+) -> Iterator[tuple[Probe, Answer | Failed, Answer | Failed]]:
+    """Yield results that one of the two gives at least; what either refuses is recorded instead."""
+    for probe in probes:
+        mine = a.answer(probe)
+        failed = isinstance(mine, Failed)
+        if failed and (probe.narrow or not (record.crashes or is_refusal(mine))):
+            continue
+        theirs: Answer | Failed = () if failed and is_refusal(mine) else b.answer(probe)
+        some = [(x, letter) for x, letter in zip((mine, theirs), letters, strict=True) if isinstance(x, Failed)]
+        if refusal := next((Refused(letter, probe, x.said) for x, letter in some if is_refusal(x)), None):
+            record.refused.extend([refusal] * (not probe.narrow))
+        elif len(some) < 2 and not (some and probe.narrow):
+            record.compared.append(probe)
+            yield probe, mine, theirs
 
 
 def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) -> str:
@@ -186,13 +206,18 @@ def called(a: Subject, b: Subject, as_it_is: Form, probes: Iterable[Probe]) -> s
     return elsewhere
 
 
-def smallest(a: Subject, b: Subject, probes: Iterable[Probe]) -> str:
-    """The first input on which the two give other numbers, and what they give; empty where none does."""
-    for probe, mine, theirs in _answers(a, b, probes):
-        if isinstance(theirs, Failed):
+def smallest(a: Subject, b: Subject, probes: Iterable[Probe], record: Record | None = None) -> str:
+    """The first input on which the two give other numbers, and what they give; empty where none does.
+
+    What one of them refuses is recorded; where there is no record, it is a difference that B refuses.
+    """
+    asked = _answers(a, b, probes) if record is None else _recorded(a, b, probes, record)
+    for probe, mine, theirs in asked:
+        if isinstance(theirs, Failed) or isinstance(mine, Failed):
             return _gives(probe, a, mine, theirs)
         same_kind = not probe.narrow or mine[0].dtype == theirs[0].dtype
-        if distance(theirs, mine) > (NARROW / 3 if probe.narrow else 10 * TOLERANCE) or not same_kind:
+        near = NARROW / 3 if probe.narrow else max(10 * TOLERANCE, probe.tolerance)
+        if distance(theirs, mine) > near or not same_kind:
             return _gives(probe, a, mine, theirs) + ("" if same_kind else f" ({mine[0].dtype}), ({theirs[0].dtype})")
     return ""
 
@@ -201,16 +226,19 @@ def _apart(one: Answer | Failed, other: Answer) -> bool:
     return isinstance(one, Failed) or distance(one, other) > 10 * TOLERANCE
 
 
-def _gives(probe: Probe, a: Subject, mine: Answer, theirs: Answer | Failed) -> str:
-    if isinstance(theirs, Failed):
-        return f"{told(probe, a.form)}: A gives {_number(mine, mine)}; B raises {theirs.said}"
-    return f"{told(probe, a.form)}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}"
+def _gives(probe: Probe, a: Subject, mine: Answer | Failed, theirs: Answer | Failed) -> str:
+    call = told(probe, a.form)
+    if isinstance(theirs, Failed) or isinstance(mine, Failed):
+        said = (f"raises {x.said}" if isinstance(x, Failed) else f"gives {_number(x, x)}" for x in (mine, theirs))
+        return "{}: A {}; B {}".format(call, *said)
+    return f"{call}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}"
 
 
 def told(probe: Probe, form: Form) -> str:
     """Sizes, arrays and options, these as a function of that form is given them."""
     (B, N, T, D), (_, G, S, _) = probe.arrays[0].shape, probe.arrays[1].shape
     sizes = f"B={B}, " * (B > 1) + f"N={N}, G={G}, " * (N > 1) + f"T={T}, S={S}, D={D}"
+    sizes += f", scores of about {' and '.join(f'{x:g}' for x in probe.scores)}" * bool(probe.scores)
     words = [f"{name} {_array(x)}" for name, x in zip(("query", "key", "value"), probe.arrays, strict=True)]
     for ours, x in probe.options.items():
         option = form.options.get(ours, Option(ours, first_kind(ours)))
@@ -244,21 +272,20 @@ def _number(found: Answer, other: Answer) -> str:
     return f"{x[np.unravel_index(int(np.argmax(apart)), x.shape)]:.7g}"
 
 
-def equality(a: Subject, b: Subject, sizes: tuple[int, ...]) -> Equality:
-    """The distance of two functions that are called alike, over all cases; a refusal of A is no case."""
-    apart, worst = {False: 0.0, True: 0.0}, None  # of all, and of those in bfloat16
-    asked: list[Probe] = []
-    for probe, mine, theirs in _answers(a, b, cases(a.form, sizes)):
-        far = np.inf if isinstance(theirs, Failed) else distance(theirs, mine)
-        if probe.narrow and isinstance(theirs, Failed):
-            continue
-        asked.append(probe)
+def equality(a: Subject, b: Subject, sizes: tuple[int, ...], letters: str = "AB") -> Equality:
+    """The distance of two functions that are called alike, over all cases; what one of them refuses is no case."""
+    apart, worst, record = {False: 0.0, True: 0.0}, None, Record([], [])  # of all, and of those in bfloat16
+    for probe, mine, theirs in _recorded(a, b, cases(a.form, sizes), record, letters):
+        far = np.inf if isinstance(theirs, Failed) or isinstance(mine, Failed) else distance(theirs, mine)
         apart[probe.narrow] = max(apart[probe.narrow], far)
-        worst = worst or (probe if far > (NARROW if probe.narrow else TOLERANCE) else None)
-    arrays_of = [probe.arrays for probe in asked]
-    found = {axis: {x[array].shape[k] for x in arrays_of} for axis, array, k in AXES}
+        worst = worst or (probe if far > probe.tolerance else None)
+    asked = record.compared
+    found = {axis: {probe.arrays[array].shape[k] for probe in asked} for axis, array, k in AXES}
     varied = [f"{axis} {', '.join(map(str, sorted(some)))}" for axis, some in found.items() if some]
     names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in asked for name in probe.options)
-    dtypes = dict.fromkeys(str(query.dtype) for query, _, _ in arrays_of)
+    dtypes = dict.fromkeys(str(probe.arrays[0].dtype) for probe in asked)
+    largest = max((abs(x) for probe in asked for x in probe.scores), default=0)
+    varied += [f"scores to {largest:g}"] * bool(largest)
     varied += [", ".join(names) or "no options", ", ".join(dtypes)]
-    return Equality(sum(not x.narrow for x in asked), apart[False], worst, "; ".join(varied), apart[True])
+    count = sum(not x.narrow for x in asked)
+    return Equality(count, apart[False], worst, "; ".join(varied), apart[True], record.told(a.form))

@@ -14,10 +14,10 @@ import numpy as np
 
 from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
-from ..conventions.formula import Steps
 from ..conventions.table import IGNORED, TABLE
 from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, REACH, SIDES
 from .remote import Function
+from .scores import AS_THEY_ARE, Scores
 
 SIDE = "({w}[{k}] if {w}[{k}] >= 0 else float('inf'))"  # of a window that is two numbers; -1 is no limit
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
@@ -26,7 +26,7 @@ GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in TABLE} | {
     "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
-    "empty_lse": "-inf", "softmax": "float32", "out": "of the query", "dropout": UNKNOWN,
+    "empty_lse": "-inf", "softmax": "float32", "out": "of the query", "dropout": UNKNOWN, "large": AS_THEY_ARE,
 }  # fmt: skip
 
 
@@ -152,9 +152,11 @@ def attention(
     form = BY_LAW.but(**{axis: how[axis] for axis in TABLE} | MASKING[how["masking"]])
     form = form.but(causal=how["always"] or how["causal"])
     with np.errstate(all="ignore"):
-        steps = Steps(Inputs({name: x for name, x in arrays.items() if x is not None}, options, {}), form)
+        given = Inputs({name: x for name, x in arrays.items() if x is not None}, options, {})
+        steps = Scores(given, form, large=how["large"])
         if how["softmax"] not in SOFTMAX[1:]:
             out, *logs = steps.out().values()
+            out = np.where(steps.spoiled(), np.nan, out)
             return out, *(np.where(np.isneginf(x), float(how["empty_lse"] or "nan"), x) for x in logs)
         scores = steps.scores()
         narrow = how["softmax"] == SOFTMAX[2]

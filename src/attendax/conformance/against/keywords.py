@@ -1,5 +1,6 @@
 """The keywords of one function from those of another, as lines of Python."""
 
+import math
 import re
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from ..conventions.table import DECLARED
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
+from .scores import AS_THEY_ARE, FREE, LARGE, bounds
 
 ALWAYS = {"pairs": "keys", "width": "numbers of a head", "weights": "weights"}  # axes of every call, in words
 OF_RULES = "joins", "fill"  # axes of what is masked
@@ -42,7 +44,9 @@ class Keywords:
         self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
         self.unlike = self._unlike()
         self.told = self._told()
-        self.own_scores = self._needs_own_scores()
+        self.own_scores = self._takes_other_scores() or self._needs_own_scores()
+        if self.own_scores and bounds(b.how["large"]) != FREE:
+            raise NoAdapter("B clips the scores, and those that it would be given")
         self.unlike |= self.own_scores and self._empties_lse()  # a row of scores that are all LEAST has a finite one
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
         self.fills = a.how["empty"] != scores and bool(MASKED & set(a.options))
@@ -77,6 +81,19 @@ class Keywords:
         if name not in b.options or a.options[name].form == WIDE.get(name) != b.options[name].form:
             return True
         return any(a.how[x] != b.how[x] for x in (("side", "window") if name == "window" else (AXIS[name],)))
+
+    def _takes_other_scores(self) -> bool:
+        """Tell whether ``a`` and ``b`` take large scores otherwise; the adapter then clips or subtracts."""
+        one, other = (x.how["large"] for x in (self.a, self.b))
+        if one == other:
+            return False
+        if one in LARGE[1:]:
+            raise NoAdapter(f"of large scores A {one}, which no argument of B asks for")
+        if bounds(other) != FREE:
+            raise NoAdapter("no argument of B changes the scores that it clips")
+        if self.lse and other != AS_THEY_ARE:
+            raise NoAdapter("B subtracts no largest score of a row, which its log-sum-exp lacks")
+        return True
 
     def _needs_own_scores(self) -> bool:
         """Tell whether ``b`` cannot be asked for the scores of ``a``: it is given them, with the identity for keys."""
@@ -222,6 +239,11 @@ class Keywords:
         line = f"scale = {own} if {option.name} is None else {given}" if free else f"scale = {given}"
         return "" if line == "scale = scale" else line
 
+    def _clipped(self) -> list[str]:
+        low, high = bounds(self.a.how["large"])
+        words = (f"{x:g}" if math.isfinite(x) else "None" for x in (low, high))
+        return [f"scores = xp.clip(scores, {', '.join(words)})"] * ((low, high) != FREE)
+
     def _scores(self) -> list[str]:
         """All scores by the rule of ``a``; ``b`` is left with the softmax, on queries that are scores."""
         a, b = self.a, self.b
@@ -230,7 +252,7 @@ class Keywords:
         for step in a.how["order"].split(", "):
             option = a.options.get(step)
             if step == "scale":
-                lines.append("scores = scores * scale")
+                lines += ["scores = scores * scale", *self._clipped()]
             elif step == "mask" and (rules or option):
                 lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST})"]
             elif step == "bias" and option:
@@ -239,6 +261,8 @@ class Keywords:
             elif step == "softcap" and option:
                 capped = re.sub(r"\bcap\b", option.name, re.sub(r"\bs\b", "scores", text_of(step, a.how[step])))
                 lines.append(f"if {option.name} is not None:\n    scores = {capped.replace('np.', 'xp.')}")
+        if b.how["large"] in LARGE[1:] and a.how["large"] != b.how["large"]:
+            lines.append("scores = scores - xp.amax(scores, -1)[..., None]")
         theirs, factor = b.options.get("scale"), text_of("scale", b.how["scale"])
         if theirs and b.how["given_scale"] == LAW["given_scale"]:
             lines += self._give(theirs.name, "1.0")

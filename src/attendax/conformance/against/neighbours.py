@@ -7,12 +7,12 @@ from ..conventions.search import Change, fitting
 from ..conventions.table import ASKS, BACKWARD, TABLE
 from ..worker.errors import Failed
 from . import examples
-from .asking import NARROW, TOLERANCE, Answer, Probe, Subject, distance
+from .asking import Answer, Probe, Subject, distance
 from .forms import LAW, Form, Option
 from .options import OPTIONS, kind_of
 
 Result = tuple[Probe, Answer]
-OF_DTYPES = "softmax", "out", "dropout"  # which no value of the table changes
+OF_DTYPES = "softmax", "out", "dropout", "large"  # which no value of the table changes
 
 
 def neighbour(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> Subject | None:
@@ -62,7 +62,7 @@ def refuted(x: Subject, axes: tuple[str, ...], beside: Form, sizes: tuple[int, .
     """An input for which a function gives other numbers than its form says, with other values of those axes, too."""
     other = x.by(x.form.but(**{axis: beside.how[axis] for axis in axes}))
     for probe, found in _answers(x, sizes):
-        if not _is(x, (probe, found)) and distance(x.right(probe), other.right(probe)) > TOLERANCE:
+        if not _is(x, (probe, found)) and distance(x.right(probe), other.right(probe)) > probe.tolerance:
             return probe
     return None
 
@@ -110,4 +110,4 @@ def _answers(x: Subject, sizes: tuple[int, ...]) -> Iterator[Result]:
 def _is(x: Subject, result: Result) -> bool:
     """Tell whether a result is that of a form."""
     probe, found = result
-    return distance(found, x.right(probe)) <= (NARROW if probe.narrow else TOLERANCE)
+    return distance(found, x.right(probe)) <= probe.tolerance

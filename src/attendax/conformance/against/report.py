@@ -19,6 +19,7 @@ from .forms import Form
 from .layers import SIZES
 from .neighbours import holds, neighbour, refuted, with_options
 from .options import MASKED, OPTIONS
+from .refusals import Record
 from .remote import Function
 
 HEADS = 2
@@ -212,18 +213,21 @@ def _compare(a: Subject, b: Subject) -> Report:
         checked, why, names = _held(a, b, mine, theirs)
         excluded = (f"{c}'s {k}: {x.unknown[k]}" for c, x in (("A", a), ("B", b)) for k in x.unknown if k in names)
         why = "; ".join([why, *excluded]) if why else ""
-        return Report((), "", "", why, None if why else checked, _notes(a, b, set(mine.options), names))
+        return Report(
+            (), "", "", why, None if why else checked, (*checked.refused, *_notes(a, b, set(mine.options), names))
+        )
     why = ""
     for letter, own, around in (("B", a, b), ("A", b, a)):
         form = _answerable(own.form, around.form)
         try:
-            checked, example, names = _held(own, around, form, around.form)
+            checked, example, names = _held(own, around, form, around.form, "AB" if letter == "B" else "BA")
         except writing.NoAdapter as error:
             why = why or f"{NO_ADAPTER} around {letter}: {error}"
             continue
         if not example:
             text = writing.adapter(form, around.form)
-            return Report(found, text, letter, "", checked, _notes(a, b, set(form.options), names))
+            notes = _notes(a, b, set(form.options), names)
+            return Report(found, text, letter, "", checked, (*checked.refused, *notes))
         why = why or f"under an adapter around {letter} the two still differ: {example}"
     notes = _notes(a, b, set(_answerable(a.form, b.form).options))
     if why.startswith(NO_ADAPTER) and (cases := min(holds(a, b, a.sizes), holds(b, a, b.sizes))):
@@ -242,7 +246,9 @@ def _refuted(a: Subject, b: Subject, difference: Difference) -> str:
     return ""
 
 
-def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, str, frozenset[str]]:
+def _held(
+    a: Subject, b: Subject, mine: Form, theirs: Form, letters: str = "AB"
+) -> tuple[Equality, str, frozenset[str]]:
     """The adapter around B is run, and compared: how near it is.
 
     Then a small input on which the two differ that should be equal, and the keywords that were given to both as they
@@ -250,14 +256,15 @@ def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, s
     """
     one, other = a.by(mine), b.by(theirs).around(mine)
     sizes = _sizes(a, b)
-    checked = examples.equality(one, other, sizes)
+    checked = examples.equality(one, other, sizes, letters)
     if checked.worst is None:
-        apart, names = comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else (NONE, frozenset[str]())
-        words = [name for name in a.fn.names if name in names]  # by A's names
+        apart = comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else comparing.Apart(NONE)
+        words = [name for name in a.fn.names if name in apart.names]  # by A's names
         as_they_are = f"; given to both as they are: {', '.join(words)}" * bool(words)
-        return checked._replace(varied=checked.varied + as_they_are), apart, names
+        refused = tuple(dict.fromkeys((*checked.refused, *apart.refused)))
+        return checked._replace(varied=checked.varied + as_they_are, refused=refused), apart.shown, apart.names
     probes = [*examples.small({}), *examples.asking(*checked.worst.options), checked.worst]
-    return checked, examples.smallest(one, other, probes), frozenset()
+    return checked, examples.smallest(one, other, probes, Record([], [])), frozenset()
 
 
 def _answerable(mine: Form, theirs: Form) -> Form:

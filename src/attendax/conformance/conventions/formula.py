@@ -85,6 +85,10 @@ class Steps:
         rest = {axis: x for axis, x in by_axis.items() if axis != other}
         return self._all(rest | {one: by_axis[one] | by_axis[other]})
 
+    def scaled(self, s: np.ndarray) -> np.ndarray:
+        """Products of queries and keys, times the scale."""
+        return s * self.scale
+
     def scores(self, skip: str = "", kept: list[tuple[str, np.ndarray]] | None = None) -> np.ndarray:
         """The scores after each step in the order of the form; what each step was given is ``kept``."""
         s = self.q @ self.k.swapaxes(-1, -2)
@@ -94,7 +98,7 @@ class Steps:
             if kept is not None:
                 kept.append((step, s))
             if step == "scale":
-                s = s * self.scale
+                s = self.scaled(s)
             elif step == "softcap" and self.cap is not None:
                 s = self.line("softcap", s=s)
             elif step == "bias" and self.bias is not None:

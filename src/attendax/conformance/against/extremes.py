@@ -1,0 +1,94 @@
+"""Calls of large and of low scores, and how a function takes them."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .asking import Answer, Probe, arrays
+from .forms import Form, text_of
+from .options import MASKED, drawn
+from .scores import LARGE, clips
+
+FAR, LOW, CLIPPED = 800.0, -200.0, 3000.0  # scores; at 800 the exponential is no number in float64 as well
+FLAGS = "is_causal", "return_lse"
+STEP, SEEN = 50.0, 60.0  # between bounds that are tried; how far below others a score is seen in float32
+Ask = Callable[[Form, Probe], Answer]
+Settle = Callable[[Iterable[Form], list[Probe]], Form | None]
+
+
+def near(sizes: tuple[int, ...], *around: float, options: Mapping[str, Any] | None = None) -> Probe:
+    """Arrays whose scores lie within about 3 of some number; of several numbers, the queries have them in turn.
+
+    Products of queries and keys are whole numbers, which float32 holds.
+    """
+    query, key, value = arrays(sizes, seed=1)
+    rng, D = np.random.default_rng(sizes), sizes[4]
+    query[:], key[:] = rng.integers(-1, 2, query.shape), rng.integers(-1, 2, key.shape)
+    key[..., 0] = round(around[0] * D**0.5 / 8)
+    query[..., 0] = 8
+    for k, x in enumerate(around):
+        query[..., k :: len(around), 0] = 8 * np.sign(x) * np.sign(around[0])
+    return Probe((query, key, value), options or {}, around)
+
+
+def beside(ours: str, kind: str, sizes: tuple[int, ...]) -> Any:
+    """A value of an option by which many keys side by side are hidden; each query sees some."""
+    B, _, T, S = sizes[:4]
+    if ours == "mask":
+        return (
+            (np.arange(S) <= S // 2)[None, None, None]
+            if kind.startswith("BS")
+            else np.tri(T, S, dtype=bool)[None, None]
+        )
+    return np.full(B, S // 2, np.int32) if ours == "key_lengths" else drawn(ours, kind, sizes)
+
+
+def cases(form: Form, long: tuple[int, ...], longer: tuple[int, ...]) -> Iterator[Probe]:
+    """Calls of long texts: all scores low, alone and beside each option by which keys are hidden; and large ones."""
+    heard = (x for x, option in form.options.items() if option.name and x in (*MASKED, "return_lse"))
+    some = [{}, *({x: True} if x in FLAGS else {x: form.options[x].form} for x in heard)]
+    for sizes, at in ((long, -FAR), (longer, LOW)):
+        for asked in some if sizes else ():
+            options = {x: kind if kind is True else beside(x, kind, sizes) for x, kind in asked.items()}
+            yield near(sizes, at, options=options)
+    yield near(long, FAR, -FAR)
+
+
+def small(probes: Iterable[Probe]) -> Iterator[Probe]:
+    """Small inputs with large queries."""
+    for probe in probes:
+        for times in (8, 64, 512):
+            yield probe._replace(arrays=(times * probe.arrays[0], *probe.arrays[1:]))
+
+
+def taken(ask: Ask, settle: Settle, form: Form, sizes: tuple[int, ...]) -> Form:
+    """The form with what the function does with large scores, if that is known."""
+    probes = [near(sizes, FAR, -FAR), near(sizes, -FAR), near(sizes, FAR)]
+    if found := settle((form.but(large=x) for x in LARGE), probes):
+        return found
+    low, high = (_bound(ask, form, sizes, sign) for sign in (-1, 1))
+    clipped = [form.but(large=clips(low, high))] * (low > -math.inf or high < math.inf)
+    return settle(clipped, probes) or form
+
+
+def _bound(ask: Ask, form: Form, sizes: tuple[int, ...], sign: int) -> float:
+    """The number to which scores beyond it are clipped, by the share of all keys but the first; else inf."""
+    B, N, T, S, D, V = sizes
+    scale = eval(text_of("scale", form.how["scale"]), dict(B=B, N=N, T=T, S=S, D=D, V=V))
+
+    def ratio(first: float, others: float) -> float | None:
+        query, key, value = (0 * x for x in arrays(sizes))
+        query[..., 0], key[..., 0], key[..., 0, 0] = 1, others / scale, first / scale
+        value[..., 1:, :] = 1
+        found = ask(form, Probe((query, key, value), {}))
+        share = float(found[0][0, 0, -1, 0]) if found and found[0].shape == (B, N, T, V) else 0
+        return math.log(share / (1 - share)) if 0 < share < 1 else None
+
+    alike = ratio(0, 0)
+    for at in np.arange(0, FAR + STEP, STEP) * (alike is not None):
+        apart = ratio(CLIPPED, at) if sign > 0 else ratio(-at, -CLIPPED)
+        if alike is not None and apart is not None and apart - alike > -SEEN:
+            return float(sign * (at - (apart - alike)))
+    return sign * math.inf
