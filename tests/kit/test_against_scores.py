@@ -146,3 +146,30 @@ def test_a_crash_is_no_refusal(broken):
     found = here(*pair)
     assert not found.explained
     assert f"{broken} raises TypeError: " in found.why or f"{broken} raises IndexError: " in found.why
+
+
+def filled(fill, axis=-1, always=False):
+    """Attention with a number where a key is hidden, and a softmax along some axis."""
+
+    def attention(q, k, v, mask=None):
+        scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, fill) if always else scores
+        scores = scores if mask is None else np.where(mask, scores, fill)
+        weights = np.exp(scores - scores.max(axis, keepdims=True))
+        return weights / weights.sum(axis, keepdims=True) @ v
+
+    return attention
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_a_row_that_is_never_empty_nothing_is_said(turned):
+    """A query without any key has scores of -10 alone: both give it the mean of the values."""
+    found = here(*[filled(-1e9), filled(-10)][:: -1 if turned else 1])
+    assert [x.name for x in found.differences] == ["fill"]
+    assert found.explained, found.text()
+
+
+def test_a_softmax_over_queries_is_all_that_is_said():
+    found = here(filled(-1e9), filled(-1e9, axis=-2))
+    assert [x.name for x in found.differences] == ["weights"]
+    assert found.explained, found.text()

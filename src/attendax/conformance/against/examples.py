@@ -178,13 +178,14 @@ def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) 
     Each is tried with queries of zeros, too, so that no scale counts.
     """
     in_place = a.by(a.form.but(**{axis: b.form.how[axis] for axis in axes}))
+    unlike_b = b.by(b.form.but(**{axis: a.form.how[axis] for axis in axes}))
     elsewhere = ""
     both = itertools.chain.from_iterable((x, x._replace(arrays=(0 * x.arrays[0], *x.arrays[1:]))) for x in probes)
     apart = (x for x in both if in_place.right(x)[0].size and _apart(a.right(x), in_place.right(x)))
     for probe, given, found in _answers(a, b, apart):
         mine, theirs, wanted = (x.right(probe) for x in (a, b, in_place))
-        if _apart(given, mine) or _apart(found, theirs):
-            continue
+        if _apart(given, mine) or _apart(found, theirs) or not _apart(theirs, unlike_b.right(probe)):
+            continue  # where B does as well by A's value, nothing is seen of its own
         if not _apart(theirs, wanted):
             return _gives(probe, a, given, found)
         gives = _number(mine, wanted), _number(wanted, mine)
@@ -204,6 +205,12 @@ def called(a: Subject, b: Subject, as_it_is: Form, probes: Iterable[Probe]) -> s
         gives = f"B, called so, gives {_number(found, right)}, and {_number(right, found)} as it is meant"
         elsewhere = elsewhere or f"{told(probe, a.form)}: {gives}"
     return elsewhere
+
+
+def alike_in_float32(a: Subject, b: Subject, probe: Probe) -> bool:
+    """Tell whether two functions give the same numbers for arrays of bfloat16 that are given in float32."""
+    wide = probe._replace(arrays=tuple(x.astype(np.float32) for x in probe.arrays))
+    return any(not _apart(theirs, mine) for _, mine, theirs in _answers(a, b, [wide]))
 
 
 def smallest(a: Subject, b: Subject, probes: Iterable[Probe], record: Record | None = None) -> str:

@@ -25,6 +25,7 @@ from .remote import Function
 HEADS = 2
 NO_ADAPTER = "there is no adapter"
 NONE = "no call was answered by both"
+OF_EMPTY = "empty", "empty_lse"  # what a query without any key gets
 SAID = """\
 A and B are module:function, the names of adapters that ship, "exec:./prog {case}", lib:FILE or onnx:FILE.
 A function is called as f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as
@@ -53,7 +54,7 @@ def _run(args: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # the functions may print
         report = diff(args.a, args.b, layers=args.layers, heads=args.heads)
     for line in report.text().split("\n"):
-        told = line[:1].isdigit() or line.startswith(("   T=", "   N=", "Not ", "Each "))
+        told = line[:1].isdigit() or line.startswith(("   T=", "   N=", "   B=", "Not ", "Each "))
         print(wrapped(line, indent="   ") if told else line)
     return 0 if report.equal else FAILED
 
@@ -203,10 +204,9 @@ def _as_called(x: Subject) -> list[Subject]:
 def _compare(a: Subject, b: Subject) -> Report:
     told = list(comparing.differences(a, b))
     found = tuple(x for x in told if x.shown or x.name not in comparing.OF_NUMBERS)
-    masked = MASKED & a.form.options.keys() & b.form.options.keys()
-    if masked and any(x.name == "empty" and x not in found for x in told):  # what nobody has seen is said of neither
-        known = a if b.form.how["empty"] == forms.LAW["empty"] else b
-        a, b = (x.by(x.form.but(empty=known.form.how["empty"])) for x in (a, b))
+    if MASKED & a.form.options.keys() & b.form.options.keys():
+        for axis in (x.name for x in told if x.name in OF_EMPTY and x not in found):
+            a, b = _unseen(a, b, axis)
     if not found:
         both, grouped = set(a.form.options) & set(b.form.options), a.form.grouped and b.form.grouped
         mine, theirs = (dataclasses.replace(x.form.keeping(both), grouped=grouped, how=a.form.how) for x in (a, b))
@@ -235,6 +235,14 @@ def _compare(a: Subject, b: Subject) -> Report:
     against = {x: words for x in found if (words := _refuted(a, b, x))}
     why = "; ".join([why, *against.values()])
     return Report(tuple(x for x in found if x not in against), "", "", why, None, notes)
+
+
+def _unseen(a: Subject, b: Subject, axis: str) -> tuple[Subject, Subject]:
+    """The two by one value of a convention that no input shows: that of the one which may have it."""
+    never = [x.form.how["fill"] != forms.LAW["fill"] for x in (a, b)]  # a query without any key
+    lawful = b.form.how[axis] == forms.LAW[axis] if never[0] == never[1] else never[1]
+    value = (a if lawful else b).form.how[axis]
+    return a.by(a.form.but(**{axis: value})), b.by(b.form.but(**{axis: value}))
 
 
 def _refuted(a: Subject, b: Subject, difference: Difference) -> str:
