@@ -249,8 +249,8 @@ def _alike(faults: Faults) -> None:
     for outcome in faults.left:
         name = broken(claims) if harm_of(outcome) is Harm.CLAIM else _signature(outcome)
         asked = (*sorted(outcome.case.options), outcome.case.dtype) if re.match(VAGUE, name) else ()
-        groups[name, *asked].add(outcome.case.name)
-    for (name, *_), names in groups.items():
+        groups[name, asked].add(outcome.case.name)
+    for (name, _), names in groups.items():
         faults.take(name, names, '--lacks "determinism"' if name == OTHER_BITS else "", tried=0)
 
 
