@@ -160,10 +160,10 @@ def _recorded(
     """Yield results that one of the two gives at least; what either refuses is recorded instead."""
     for probe in probes:
         mine = a.answer(probe)
-        failed = isinstance(mine, Failed)
-        if failed and (probe.narrow or not (record.crashes or is_refusal(mine))):
+        refused = isinstance(mine, Failed) and is_refusal(mine)
+        if isinstance(mine, Failed) and (probe.narrow or not (record.crashes or refused)):
             continue
-        theirs: Answer | Failed = () if failed and is_refusal(mine) else b.answer(probe)
+        theirs: Answer | Failed = () if refused else b.answer(probe)
         some = [(x, letter) for x, letter in zip((mine, theirs), letters, strict=True) if isinstance(x, Failed)]
         if refusal := next((Refused(letter, probe, x.said) for x, letter in some if is_refusal(x)), None):
             record.refused.extend([refusal] * (not probe.narrow))
