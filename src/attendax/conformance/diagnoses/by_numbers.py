@@ -59,7 +59,7 @@ def _precision(faults: Faults, level: str, dtype: str) -> None:
     right = [o for o in faults.outcomes if o.verdict is Verdict.OK and (o.finding.error or 0) < 1e-5]
     right = [o for o in right if (o.case.level, o.case.judge, o.case.dtype or run) == (level, "value", dtype)]
     others = sum(o.case.sizes.get("S", 2) > 1 for o in right)
-    told = [({n for n, t in mine.items() if is_so(t)}, *more) for *more, is_so in WAYS[dtype]]
+    told = [({n for n, t in mine.items() if is_so(t)}, words, flag, unit) for words, flag, unit, is_so in WAYS[dtype]]
     for names, words, remedy, unit in sorted(told, key=lambda one: -len(one[0])):  # the finest of those that are so
         if len(names) >= MOST * (len(mine) + others) and only_rounds(mine[min(names)], unit):
             faults.take(words, names, remedy)
