@@ -36,7 +36,7 @@ TRIES = 10  # times as many texts, until a token that has to matter does
 PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the last two; around the sizes of blocks
 LONGEST = 300  # tokens that are tried
 MEASURED = 40  # tokens in which one measures what a model sees
-LITTLE = "a mean or variance over positions (a norm, pooling), or a mask that adds too small a number"
+LITTLE = "a mean or variance over positions (a norm, pooling), a softmax over the queries, or a mask that adds too little"
 DROPPED = "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
 GIVEN_UP = "is_causal is given up once there is another mask; the two have to be combined"
 DIAGONAL = "the triangle begins too far up (k=1 in place of 0), or `<=` stands where `<` belongs"
@@ -272,7 +272,11 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
     ahead = table.steps[leaks]
     if ahead.size == forbidden.sum():
         before = table.shown[(table.steps < 0) & (table.shown > 1)]  # what tokens before a position do
-        if np.median(table.shown[leaks]) < min(1e4, np.median(before) / 4 if before.size else np.inf):
+        least = np.median(before) / 4 if before.size else np.inf
+        of_rounding = (
+            1e4 if table.finer == 1 else np.inf if before.size else 0.0
+        )  # a narrow dtype has no such small ones
+        if np.median(table.shown[leaks]) < min(of_rounding, least):
             return "every position is moved a little by all that comes after", LITTLE
         said = "every position sees all that comes after"
         return (f"{said}, once a mask is given", GIVEN_UP) if mask else (said, DROPPED)

@@ -10,7 +10,7 @@ from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
 from .blackbox import COUNT, Model, Request, fitting, told
 from .seen import Influence, influence, nothing, something
-from .trial import FINE, SIDES, SPACING, Found, Places, Trial, ask, distance, first, refuse_faint
+from .trial import FAINT, FINE, SIDES, SPACING, Found, Places, Trial, ask, distance, first, refuse_faint
 
 LENGTH = 9
 TRIES = 4  # texts, of which one has to show that order matters
@@ -56,10 +56,10 @@ def _of_batch(trial: Trial, found: Found, said: str, *asked: tuple[np.ndarray, i
     """A fault of batches with its reason: tokens of its own that a row sees in either batch, or those of the others."""
     if found.verdict is not Verdict.WRONG:
         return found
-    one, other = (_seen_beside(trial, *batch) for batch in asked)
-    if (one ^ other).any():
-        layers, causal = trial.model.layers, trial.model.causal
-        words = [fitting(seen, layers, causal) or fitting(seen, layers, not causal) for seen in (one, other)]
+    (one, unseen), (other, unseen_too) = (_seen_beside(trial, *batch) for batch in asked)
+    layers, causal = trial.model.layers, trial.model.causal
+    words = [fitting(seen, layers, causal) or fitting(seen, layers, not causal) for seen in (~unseen, ~unseen_too)]
+    if (one & unseen_too | other & unseen).any() and any(words):
         first, second = (told(x, causal) if x else "other tokens" for x in words)
         message = f"{said}: in one batch a position sees {first}, in another {second}"
         return found._replace(finding=found.finding._replace(message=message), usual=CHOSEN)
@@ -70,15 +70,15 @@ def _of_batch(trial: Trial, found: Found, said: str, *asked: tuple[np.ndarray, i
     return found._replace(usual=MIXED) if (apart > trial.allowed(trial.ask(matter))[row]).any() else found
 
 
-def _seen_beside(trial: Trial, tokens: np.ndarray, row: int) -> np.ndarray:
-    """Pairs of a token of a row and a position of it that it moves in that batch: (S, T)."""
+def _seen_beside(trial: Trial, tokens: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of a token of a row and a position of it that it surely moves in that batch, and surely not: (S, T)."""
     plain, length = trial.ask(Request(tokens)), tokens.shape[1]
-    allowed, seen = trial.allowed(plain)[row], np.zeros((length, length), bool)
+    allowed, moved = trial.allowed(plain)[row], np.zeros((length, length))
     for source, salt in np.ndindex(length, 2):
         changed = tokens.copy()
         changed[row, source] = trial.others(tokens, salt=salt)[row, source]
-        seen[source] |= distance(plain[row], trial.ask(Request(changed))[row]) > allowed
-    return seen
+        moved[source] = np.fmax(moved[source], distance(plain[row], trial.ask(Request(changed))[row]))
+    return (moved > allowed, moved == 0) if trial.narrow else (moved > FAINT * allowed, moved <= allowed)
 
 
 @ask("batch: other neighbours", "a row is the same whatever the others are", "batch")
