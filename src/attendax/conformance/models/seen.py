@@ -36,7 +36,7 @@ TRIES = 10  # times as many texts, until a token that has to matter does
 PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the last two; around the sizes of blocks
 LONGEST = 300  # tokens that are tried
 MEASURED = 40  # tokens in which one measures what a model sees
-LITTLE = "a mean or variance over positions (norm, pooling), a softmax over queries, or a mask that adds too small a number"
+LITTLE = "a mean or variance over positions (norm, pooling), a softmax over queries, or a mask that adds a small number"
 DROPPED = "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
 GIVEN_UP = "is_causal is given up once there is another mask; the two have to be combined"
 DIAGONAL = "the triangle begins too far up (k=1 in place of 0), or `<=` stands where `<` belongs"
