@@ -63,7 +63,7 @@ def check_model(
         apply: the function; or a module of torch, transformers, flax nnx, flax linen (bound), equinox or keras; or the
             path "module:name" of one.
         causal: True where a position sees only what is before it; False where it sees all. Models of transformers
-            whose name says it need not, nor does one of which ``sees`` is said.
+            whose name says it need not, nor does one of which ``sees`` is said in other words than blocks.
         only, level, profile, seed, in_process, progress: as of ``check``; laws are "future" and so on, and "robust"
             adds NaN in the padding.
         timeout: seconds that the model may take for a question, in a process of its own.
