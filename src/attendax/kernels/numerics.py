@@ -181,6 +181,35 @@ def sums_of_products(one: Array, other: Array) -> Array:
     return jnp.einsum("...d,...d->...", one, other, precision=lax.Precision.HIGHEST)[..., None]
 
 
+LOW, MOST = -16, 120  # exponents; see ``in_range``
+
+
+def in_range(rows: Array, scale: Array) -> tuple[Array, Array]:
+    """What rows (..., d) are multiplied with before their products, and these after that: (..., 1); together ``scale``.
+
+    The second is 1, except for a row whose numbers times the scale would leave the range of normal numbers. There it is
+    a power of two: that product is exact, and the bits of the row are those of a wider range (L7, L8, L15).
+    """
+    precision = jnp.finfo(rows.dtype)
+    largest = jnp.max(jnp.abs(lax.stop_gradient(rows)), axis=-1, keepdims=True)
+    at = _exponent(largest) + _exponent(lax.stop_gradient(scale)) + 2  # of a power that is larger
+    raised = jnp.clip(LOW - at, 0, MOST) + jnp.clip(int(precision.maxexp) - 2 - at, -MOST, 0)
+    return scale * _power_of_two(raised, rows.dtype), _power_of_two(-raised, rows.dtype)
+
+
+def _exponent(x: Array) -> Array:
+    """The exponent e with 2ᵉ <= |x| < 2ᵉ⁺¹; of 0 one below the least."""
+    precision = jnp.finfo(x.dtype)
+    bits = lax.bitcast_convert_type(jnp.abs(x), f"int{precision.bits}")
+    return lax.shift_right_logical(bits, jnp.array(precision.nmant, bits.dtype)) + int(precision.minexp) - 1
+
+
+def _power_of_two(exponent: Array, dtype: Any) -> Array:
+    precision = jnp.finfo(dtype)
+    bits = exponent.astype(f"int{precision.bits}") - (int(precision.minexp) - 1)
+    return lax.bitcast_convert_type(lax.shift_left(bits, jnp.array(precision.nmant, bits.dtype)), dtype)
+
+
 # Tests of numbers. Each is a sum: a sum keeps NaN, and the compiler makes one kernel of it and of the products that are
 # added up. Of a reduction of truth values it makes three, and each takes as long to compile as the softmax of a tile.
 

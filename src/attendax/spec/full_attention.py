@@ -17,6 +17,8 @@ from .attention_core import add_bias
 from .score_modifiers import modify, modify_backward, sink, sink_backward, with_sink_gradients
 from .weighted_sum import Array, as_allowed, average, average_backward, quiet, sum_to_shape, take_out, widen
 
+LOW = -16  # the least exponent of scaled queries that are not raised
+
 
 @overload
 def attention(
@@ -162,7 +164,7 @@ def _forward(
     allowed = as_allowed(mask, shape)
     if b is not None:
         allowed = allowed & (b != -np.inf)
-    products = np.where(allowed, (checked.scale * q) @ k.swapaxes(-1, -2), 0)  # scaled first: it cannot overflow alone
+    products = np.where(allowed, scaled_products(q, k, checked.scale), 0)
     scores = products if score_mod is None else modify(score_mod, products)
     scores = scores if b is None else add_bias(scores, b, allowed)[0]
     scores = np.where(spoiled, np.nan, scores)  # last, because a modifier may hide a NaN
@@ -175,6 +177,19 @@ def _forward(
     out, weights = average(scores, v, allowed, kept)
     lse = log_sum_exp(np.where(allowed, scores, -np.inf))
     return _Steps(q, k, v, checked.scale, products, allowed, weights, kept, out, lse)
+
+
+def scaled_products(q: Array, k: Array, scale: float) -> Array:
+    """``scale · q kᵀ``: the queries are scaled first, by as much as leaves each row in the range of its dtype (L7).
+
+    What is left is a power of two, by which the products of a row are multiplied exactly.
+    """
+    finite = np.where(np.isfinite(q), np.abs(q), 0)
+    exponent = sum(np.frexp(x)[1] for x in (finite.max(axis=-1, keepdims=True, initial=0), np.float64(scale)))
+    limits = np.finfo(q.dtype)
+    raised = np.clip(LOW - exponent, 0, -limits.minexp - 6) + np.minimum(limits.maxexp - 2 - exponent, 0)
+    rows = (np.ldexp(np.asarray(scale, np.float64), raised).astype(q.dtype)) * q
+    return np.ldexp(rows @ k.swapaxes(-1, -2), -raised)
 
 
 def log_sum_exp(scores: Array) -> Array:

@@ -20,6 +20,7 @@ from ..numerics import (
     LENGTH,
     finite_straight_through,
     in_memory,
+    in_range,
     mark_of_rows,
     of_one_shape,
     replace_nonfinite,
@@ -197,9 +198,10 @@ def _summed(weights: Array, value: Array, plan: Plan) -> Array:
 
 
 def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[..., Array] = product) -> Array:
-    """``scale · Q Kᵀ``, (..., N, queries, keys)."""
+    """``scale · Q Kᵀ``, (..., N, queries, keys); see ``in_range``."""
     before, after = plan.factors
-    products = _of_rows(query * before, key, plan, True, multiplied)
+    raised, lowered = in_range(query, jnp.asarray(before, query.dtype))
+    products = _of_rows(query * raised, key, plan, True, multiplied) * lowered
     return products if after is None else products * after
 
 

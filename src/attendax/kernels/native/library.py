@@ -20,7 +20,7 @@ NAME = "libattendax.dylib" if sys.platform == "darwin" else "libattendax.so"
 REASON = "why_not.txt"  # left by build.py in its place
 FOLDER = pathlib.Path(__file__).parent
 TARGETS = tuple(f"attendax_{name}" for name in ("forward", "backward", "tangent", "hvp", "project"))
-VERSION = 5  # of what program.py writes: attendax_version in csrc/ffi.cc
+VERSION = 6  # of what program.py writes: attendax_version in csrc/ffi.cc
 # A jaxlib that refuses the version of a handler (csrc/xla_ffi.h) loses its whole CPU backend: none is tried that came
 # later than what could be foreseen.
 OLDEST, TOO_NEW = (0, 10, 2), (0, 13)

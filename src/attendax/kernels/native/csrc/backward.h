@@ -21,8 +21,10 @@ struct BackwardRows {
   Real *query_rows, *dout_rows;  // the same as rows, filled up with zeros to whole vectors
   Real* dqueries;                // (D, rows)
   Real *shift, *delta;           // of each row: the maximum, or NaN, or inf where nothing depends on it
+  Real* after;                   // of each row (Factors)
   int64_t query_step, dout_step;
   bool spoiled = false, unread = false;  // whether a row is NaN; whether nothing depends on one
+  bool stretched = false;                // whether the products of one are multiplied after them
 
   BackwardRows(Arena& from, int64_t D, int64_t V) : query_step(rounded_up(D, W)), dout_step(rounded_up(V, W)) {
     queries = from.take<Real>(D * kLd);
@@ -33,6 +35,7 @@ struct BackwardRows {
     dout_rows = from.take<Real>(kBlockRows * dout_step);
     shift = from.take<Real>(kBlockRows);
     delta = from.take<Real>(kBlockRows);
+    after = from.take<Real>(kBlockRows);
   }
 };
 
@@ -45,6 +48,12 @@ INLINE bool any_not_zero(const Real* x, int64_t n) {
 
 INLINE void scale_row(Real* x, int64_t n, Real factor) {
   for (int64_t i = 0; i < n; ++i) x[i] = x[i] * factor;
+}
+
+// x (keys, rows), kLd apart, times a factor for each row
+void times_rows(Real* x, int64_t keys, const Real* factors, int64_t rows) {
+  for (int64_t k = 0; k < keys; ++k)
+    for (int64_t r = 0; r < rows; r += W) store(x + k * kLd + r, load(x + k * kLd + r) * load(factors + r));
 }
 
 // delta += out . dout, a row in each lane. The products are added in the order of dp: where out is a value, both are
@@ -74,6 +83,7 @@ const Real* prepare(const Problem& p, const Block& block, int64_t r, BackwardRow
   memset(dout, 0, b.dout_step * sizeof(Real));
   b.shift[r] = kInfinity;
   b.delta[r] = 0;
+  b.after[r] = 1;
   if (r >= block.rows) {
     b.unread = true;
     return dout;
@@ -98,7 +108,10 @@ const Real* prepare(const Problem& p, const Block& block, int64_t r, BackwardRow
     b.spoiled = true;
     return dout;
   }
-  scale_row(query, D, Real(p.scale));
+  Factors factors = factors_of(query, D, Real(p.scale));
+  scale_row(query, D, factors.before);
+  b.after[r] = factors.after;
+  b.stretched |= factors.after != 1;
   scale_row(dout, V, Real(1) / sum);
   b.shift[r] = top;
   b.delta[r] = -dlse / sum;
@@ -106,16 +119,16 @@ const Real* prepare(const Problem& p, const Block& block, int64_t r, BackwardRow
 }
 
 void prepare(const Problem& p, const Block& block, BackwardRows& b) {
-  b.spoiled = b.unread = false;
+  b.spoiled = b.unread = b.stretched = false;
   const Real *queries[kBlockRows], *douts[kBlockRows], *outs[kBlockRows];
   for (int64_t r = 0; r < block.padded; ++r) {
     outs[r] = prepare(p, block, r, b);
     queries[r] = b.query_rows + r * b.query_step;
     douts[r] = b.dout_rows + r * b.dout_step;
   }
-  pack_transposed(queries, block.padded, p.width, Real(1), b.queries);
-  pack_transposed(douts, block.padded, p.value_width, Real(1), b.douts);
-  pack_transposed(outs, block.padded, p.value_width, Real(1), b.outs);
+  pack_transposed(queries, block.padded, p.width, nullptr, b.queries);
+  pack_transposed(douts, block.padded, p.value_width, nullptr, b.douts);
+  pack_transposed(outs, block.padded, p.value_width, nullptr, b.outs);
   add_products(b.outs, b.douts, block.padded, p.value_width, b.delta);
   for (int64_t d = 0; d < p.width; ++d) memset(b.dqueries + d * kLd, 0, block.padded * sizeof(Real));
 }
@@ -167,7 +180,7 @@ struct Backward {
   template <int N>
   void panel(const Block& block, const BackwardRows& b, int64_t row, const KeysAndValues& from, int64_t key,
              int64_t keys, bool masked, const Allowed* allowed, int64_t first) {
-    Panel<N> rows{p, block, row};
+    Panel<N> rows{p, block, row, b.stretched ? b.after : nullptr};
     Real *w = weights + row, *ds = dscores + row, *slope = slopes + row, *keep = kept + row;
     F shift[N], delta[N], unused[N];
     for (int j = 0; j < N; ++j) {
@@ -200,6 +213,7 @@ struct Backward {
     if (p.dbias) add_bias_gradient<N>(rows, key, keys, ds);
     if (p.modifiers) pull_modifiers<N>(rows, key, keys, ds, slope);
     add_product<N, false, false>(p.width, keys, from.key, from.key_step, ds, kLd, b.dqueries + row, kLd, nullptr);
+    if (b.stretched) times_rows(ds, keys, b.after + row, N * W);  // dk is of the rows as they were multiplied
   }
 
   // p (dp - delta), and on the way the weight after dropout.

@@ -49,6 +49,7 @@ struct DirectionsMemory {
   Real *queries, *queries_moved, *douts, *douts_moved;                // transposed: (D or V, rows)
   Real *scores, *weights, *weights_moved, *ds, *ds_moved, *kept;      // (keys, rows of a block), kLd apart
   Real *of_rows, *lse_moved, *dlse, *dlse_moved;                      // (D or V, rows): dq' or out'; of each row
+  Real *after, *after_moved;                                          // of each row and its tangent (Factors)
   Real *dkey, *dvalue;                                                // sums over blocks, in whole vectors
   Allowed* stack;
 
@@ -62,7 +63,7 @@ struct DirectionsMemory {
     from.take_all(V * kLd, douts, douts_moved);
     of_rows = from.take<Real>(most(D, V) * kLd);
     from.take_all(kTileKeys * kLd, scores, weights, weights_moved, ds, ds_moved, kept);
-    from.take_all(kBlockRows, lse_moved, dlse, dlse_moved);
+    from.take_all(kBlockRows, lse_moved, dlse, dlse_moved, after, after_moved);
     stack = from.take<Allowed>(kMaxMaskDepth);
   }
 };
@@ -71,7 +72,8 @@ struct Directions : DirectionsMemory {
   const Problem& p;
   int64_t batch, group, D = p.width, V = p.value_width, keys = p.keys;
   int64_t query_step = rounded_up(D, W), dout_step = rounded_up(V, W);
-  bool hides;  // whether a key, or its tangent, is not finite
+  bool hides;      // whether a key, or its tangent, is not finite
+  bool stretched;  // whether the products of a row, or of its tangent, are multiplied after them
   uint8_t bad[kTileKeys] = {}, bad_moved[kTileKeys] = {}, spoiled[kBlockRows];
   uint8_t read[kBlockRows], meets_moved[kBlockRows];  // whether anything depends on a row; on tangents through it
 
@@ -113,8 +115,15 @@ struct Directions : DirectionsMemory {
     return some;
   }
 
+  Real scale_in_range(Real* row) const {
+    Factors factors = factors_of(row, D, Real(p.scale));
+    scale_row(row, D, factors.before);
+    return factors.after;
+  }
+
   // Query, dout and dlse of the rows of a block, and their tangents.
   void load_rows(const Block& block) {
+    stretched = false;
     const Real *of_query[kBlockRows], *of_moved[kBlockRows], *of_dout[kBlockRows], *of_dout_moved[kBlockRows];
     memset(query_rows, 0, block.padded * query_step * sizeof(Real));
     memset(query_rows_moved, 0, block.padded * query_step * sizeof(Real));
@@ -128,14 +137,16 @@ struct Directions : DirectionsMemory {
       of_dout[r] = dout;
       of_dout_moved[r] = dout_moved;
       dlse[r] = dlse_moved[r] = 0;
+      after[r] = after_moved[r] = 1;
       spoiled[r] = 0;
       read[r] = meets_moved[r] = r < block.rows && !p.dquery;
       if (r >= block.rows) continue;
       int64_t head = block.head[r], t = block.query[r];
       take_rows(p, p.query, batch, head, t, 1, D, query, query_step);
       take_rows(p, p.query_moved, batch, head, t, 1, D, moved, query_step);
-      scale_row(query, D, Real(p.scale));  // may lead beyond the range, and 0 times that is NaN
-      scale_row(moved, D, Real(p.scale));
+      after[r] = scale_in_range(query);
+      after_moved[r] = scale_in_range(moved);
+      stretched |= after[r] != 1 || after_moved[r] != 1;
       spoiled[r] = !finite_row(query, query_step);
       if (p.dquery) read[r] = meets_moved[r] = load_grads(block, r, p.dout, p.dlse, dout, dlse + r);
       if (p.dout_moved.data) read[r] |= load_grads(block, r, p.dout_moved, p.dlse_moved, dout_moved, dlse_moved + r);
@@ -144,10 +155,10 @@ struct Directions : DirectionsMemory {
       if (spoiled[r]) memset(query, 0, D * sizeof(Real));
       if (spoiled[r] || !fine) memset(moved, 0, D * sizeof(Real));
     }
-    pack_transposed(of_query, block.padded, D, Real(1), queries);
-    pack_transposed(of_moved, block.padded, D, Real(1), queries_moved);
-    if (p.dquery) pack_transposed(of_dout, block.padded, V, Real(1), douts);
-    if (p.dout_moved.data) pack_transposed(of_dout_moved, block.padded, V, Real(1), douts_moved);
+    pack_transposed(of_query, block.padded, D, nullptr, queries);
+    pack_transposed(of_moved, block.padded, D, nullptr, queries_moved);
+    if (p.dquery) pack_transposed(of_dout, block.padded, V, nullptr, douts);
+    if (p.dout_moved.data) pack_transposed(of_dout_moved, block.padded, V, nullptr, douts_moved);
   }
 
   // to (keys x N vectors) = rows . columns, or added to what is there.
@@ -227,14 +238,22 @@ struct Directions : DirectionsMemory {
 
   template <int N>
   void panel(const Block& block, int64_t row, const Allowed* allowed) {
-    Panel<N> rows{p, block, row};
+    Panel<N> rows{p, block, row, stretched ? after : nullptr};
     Span span = block.span(row, row + N * W);
     F top[N];
     for (int j = 0; j < N; ++j) top[j] = all(kLowest);
     rows.scores(key, D, queries, 0, keys, span.all_begin > 0 || span.all_end < keys, allowed, 0, scores + row, kLd, top,
                 nullptr);
     multiply<N, false>(key, D, queries_moved + row, weights_moved + row);
-    multiply<N, true>(key_moved, D, queries + row, weights_moved + row);
+    if (stretched) {
+      multiply<N, false>(key_moved, D, queries + row, ds_moved + row);
+      times_rows(weights_moved + row, keys, after_moved + row, N * W);
+      times_rows(ds_moved + row, keys, after + row, N * W);
+      for (int64_t k = 0; k < keys; ++k)
+        for (int64_t r = row; r < row + N * W; ++r) weights_moved[k * kLd + r] += ds_moved[k * kLd + r];
+    } else {
+      multiply<N, true>(key_moved, D, queries + row, weights_moved + row);
+    }
     for (int j = 0; j < N; ++j) weigh(row + j * W, top[j]);
     if (p.drops) rows.dropout(0, keys, kept + row, kLd);
     if (p.dquery) {
@@ -287,6 +306,10 @@ struct Directions : DirectionsMemory {
     if (!p.dquery || !sees) return;
     Span spans[kBlockRows / kPanel + 1];
     for (int64_t i = 0; i < panels; ++i) spans[i] = {0, keys, 0, keys};
+    if (stretched) {
+      times_rows(ds_moved, keys, after, block.padded);
+      times_rows(ds, keys, after_moved, block.padded);
+    }
     add_all_columns(ds_moved, keys, block.padded, spans, panels, 0, query_rows, query_step, dkey);
     add_all_columns(ds, keys, block.padded, spans, panels, 0, query_rows_moved, query_step, dkey);
     add_all_columns(weights_moved, keys, block.padded, spans, panels, 0, dout_rows, dout_step, dvalue);

@@ -703,7 +703,7 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, 
 
 // Rises with every change of what program.py writes and of what the results are: library.py has the same number, and
 // takes no library with another.
-ATTENDAX_EXPORT int32_t attendax_version() { return 5; }
+ATTENDAX_EXPORT int32_t attendax_version() { return 6; }
 
 // The instruction set that is used; empty where none runs here.
 ATTENDAX_EXPORT const char* attendax_isa() { return attendax::sets().of_float ? attendax::sets().of_float->name : ""; }

@@ -69,12 +69,13 @@ struct Forward {
   const Real* queries;  // packed: (D, rows)
   Real* scores;         // (keys, lanes of a panel)
   Real* kept;           // the same, for dropout
+  const Real* after;    // of each row, or null (Factors)
 
   // One tile of keys [key, key + keys) for N vectors of queries from `row` on.
   template <int N>
   void panel(int64_t row, const KeysAndValues& from, int64_t key, int64_t keys, const Allowed* allowed,
              Partial& part) const {
-    Panel<N> rows{p, block, row};
+    Panel<N> rows{p, block, row, after};
     Span span = block.span(row, row + N * W);
     int64_t begin = most(key, span.begin), end = least(key + keys, span.end), skip = begin - key;
     if (begin >= end) return;
@@ -296,6 +297,8 @@ struct BlockForward : ForwardMemory {
   bool careful, few;
   Span whole;
   uint8_t spoiled[kBlockRows] = {};
+  bool stretched = false;  // whether the products of a row are multiplied after them (Factors)
+  alignas(64) Real after[kBlockRows];
 
   BlockForward(const Problem& p, const Block& block, int64_t group, bool careful)
       : ForwardMemory(arena.start(), p),
@@ -313,20 +316,27 @@ struct BlockForward : ForwardMemory {
   void load_queries() {
     int64_t D = p.width;
     const Real* rows[kBlockRows];
+    Real before[kBlockRows];
+    for (int64_t r = 0; r < kBlockRows; ++r) after[r] = 1;
     for (int64_t r = 0; r < block.rows; ++r) {
       int64_t at = offset_of(p, p.query, block.batch, block.head[r], block.query[r]);
       if (p.query.type == kOwnType && !careful) {
         rows[r] = static_cast<const Real*>(p.query.data) + at;
-        continue;
+      } else {
+        rows[r] = query_rows + r * D;
+        widen_row(p.query.data, p.query.type, at, 1, query_rows + r * D, D);
+        if (careful && !finite_row(rows[r], D)) {
+          spoiled[r] = 1;
+          memset(query_rows + r * D, 0, D * sizeof(Real));
+        }
       }
-      rows[r] = query_rows + r * D;
-      widen_row(p.query.data, p.query.type, at, 1, query_rows + r * D, D);
-      if (careful && !finite_row(rows[r], D)) {
-        spoiled[r] = 1;
-        memset(query_rows + r * D, 0, D * sizeof(Real));
-      }
+      Factors factors = factors_of(rows[r], D, Real(p.scale));
+      before[r] = factors.before;
+      after[r] = factors.after;
+      stretched |= after[r] != 1;
     }
-    pack_transposed(rows, block.rows, D, Real(p.scale), queries);
+    few = few && !stretched;
+    pack_transposed(rows, block.rows, D, before, queries);
     for (int64_t r = 0; r < block.rows && few; ++r)
       for (int64_t d = 0; d < D; ++d) few_queries[r * D + d] = queries[d * kLd + r];
   }
@@ -346,7 +356,7 @@ struct BlockForward : ForwardMemory {
       Few{p, few_queries, few_scores, few_out}.tile(block.rows, from, key, keys, to);
       return;
     }
-    Forward work{p, block, queries, scores, kept};
+    Forward work{p, block, queries, scores, kept, stretched ? after : nullptr};
     for (int64_t row = 0; row < block.padded; row += kPanel) {
       if (row + W < block.padded)
         work.panel<2>(row, from, key, keys, allowed, to);

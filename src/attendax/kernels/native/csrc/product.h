@@ -140,19 +140,51 @@ INLINE void add_product(int64_t rows, int64_t depth, const Real* a, int64_t lda,
   });
 }
 
-// to[column * kLd + row] = factor * from[row][column], for `rows` rows filled up with zeros to whole vectors
-void pack_transposed(const Real* const* from, int64_t rows, int64_t columns, Real factor, Real* to) {
+// What a query is multiplied with before its products, and its products after that; together the scale.
+//
+// `after` is 1, but of a row whose numbers times the scale would leave the range of normal numbers: there it is a power
+// of two, so the product is exact, and the row has the same bits as if there were no such range (L7, L8, L15).
+struct Factors {
+  Real before, after;
+};
+
+constexpr int kLowExponent = -16, kHighExponent = kDouble ? 1022 : 126;  // exponents of the largest number of a row, scaled
+constexpr int kMostRaised = kDouble ? 1000 : 120;                     // what a row is raised or lowered by, at the most
+
+Factors factors_of(const Real* row, int64_t width, Real scale) {
+  F top{};
+  int64_t d = 0;
+  for (; d + W <= width; d += W) top = larger(larger(load(row + d), -load(row + d)), top);
+  Real largest = 0;
+  for (int i = 0; i < W; ++i) largest = top[i] > largest ? top[i] : largest;
+  for (; d < width; ++d) {
+    Real x = row[d] < 0 ? -row[d] : row[d];
+    largest = x > largest ? x : largest;
+  }
+  Real scaled = largest * (scale < 0 ? -scale : scale);
+  constexpr Real low = Real(1) / (1 << -kLowExponent), high = -kLowest / 4;
+  if ((scaled >= low && scaled <= high) || largest == 0 || scale == 0 || !(largest - largest == 0)) return {scale, 1};
+  int one, other;
+  frexp(double(largest), &one);
+  frexp(double(scale), &other);
+  int by = scaled < low ? int(least(kLowExponent - one - other, kMostRaised)) : int(most(kHighExponent - one - other, -kMostRaised));
+  return {Real(ldexp(double(scale), by)), Real(ldexp(1.0, -by))};
+}
+
+// to[column * kLd + row] = factor * from[row][column], for `rows` rows filled up with zeros to whole vectors; a factor
+// for each row where `factors` has some.
+void pack_transposed(const Real* const* from, int64_t rows, int64_t columns, const Real* factors, Real* to) {
   static const Real zeros[W] = {};
   for (int64_t row = 0; row < rows; row += W) {
     int64_t c = 0;
     for (; c + W <= columns; c += W) {
       F x[W];
-      for (int i = 0; i < W; ++i) x[i] = load(row + i < rows ? from[row + i] + c : zeros) * factor;
+      for (int i = 0; i < W; ++i) x[i] = load(row + i < rows ? from[row + i] + c : zeros) * (factors ? factors[row + i] : Real(1));
       transpose(x);
       for (int i = 0; i < W; ++i) store(to + (c + i) * kLd + row, x[i]);
     }
     for (; c < columns; ++c)
-      for (int i = 0; i < W; ++i) to[c * kLd + row + i] = row + i < rows ? from[row + i][c] * factor : Real(0);
+      for (int i = 0; i < W; ++i) to[c * kLd + row + i] = row + i < rows ? from[row + i][c] * (factors ? factors[row + i] : Real(1)) : Real(0);
   }
 }
 

@@ -12,6 +12,7 @@ struct Panel {
   const Problem& p;
   const Block& block;
   int64_t row;
+  const Real* after = nullptr;  // what products are multiplied with (Factors), of each row of the block; null: 1
 
   INLINE int64_t head(int j, int i) const { return block.head[row + j * W + i]; }
   INLINE int64_t query(int j, int i) const { return block.query[row + j * W + i]; }
@@ -187,11 +188,31 @@ struct Panel {
     }
   }
 
+  // Products times what their row is multiplied with after them (Factors); -inf stays.
+  void stretch(int64_t keys, Real* scores, int64_t ld, F (&top)[N]) const {
+    for (int64_t k = 0; k < keys; ++k)
+      for (int j = 0; j < N; ++j) {
+        Real* at = scores + k * ld + j * W;
+        F x = load(at);
+        x = select(x == -kInfinity, x, nan_unless_finite(x * load(after + row + j * W)));
+        top[j] = larger(x, top[j]);
+        store(at, x);
+      }
+  }
+
   // The scores of keys [key, key + keys), -inf where hidden; `top` rises to their maximum.
   // `slope`: null, or where the derivative of the modifiers goes. `allowed`: null, or the program's tile; `first` its
   // key.
   void scores(const Real* keys_at, int64_t step, const Real* queries, int64_t key, int64_t keys, bool masked,
               const Allowed* allowed, int64_t first, Real* to, int64_t ld, F (&top)[N], Real* slope) const {
+    if (after && p.modifiers == 0 && !p.bias.data) {
+      F of_products[N];
+      for (int j = 0; j < N; ++j) of_products[j] = all(kLowest);
+      Panel{p, block, row}.scores(keys_at, step, queries, key, keys, masked, allowed, first, to, ld, of_products,
+                                  nullptr);
+      stretch(keys, to, ld, top);
+      return;
+    }
     if (p.modifiers == 0 && !p.bias.data) {
       if (allowed)
         products<true, true>(keys_at, step, queries, key, keys, allowed, first, to, ld, top);
@@ -204,6 +225,7 @@ struct Panel {
     F unused[N];
     for (int j = 0; j < N; ++j) unused[j] = all(kLowest);
     products<false, false>(keys_at, step, queries, key, keys, nullptr, 0, to, ld, unused);
+    if (after) stretch(keys, to, ld, unused);
     for (int64_t k = 0; k < keys && slope; ++k)
       for (int j = 0; j < N; ++j) store(slope + k * ld + j * W, all(Real(1)));
     for (int n = 0; n < p.modifiers; ++n) {
