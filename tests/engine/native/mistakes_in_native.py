@@ -64,7 +64,7 @@ PRODUCTS = in_file(
      numbers("a folded group", "none")),
     ("a tile replaces the sum", "store(at, load(at) + acc[i][j]);", "store(at, acc[i][j]);",
      numbers("a folded group", "none")),
-    ("no scale behind whole vectors", "from[row + i][c] * factor : Real(0)", "from[row + i][c] : Real(0)",
+    ("no scale behind whole vectors", "from[row + i][c] * (factors ? factors[row + i] : Real(1))", "from[row + i][c]",
      numbers("one more", "none")),
     ("dq of the last super tile", "Add ? to[row + i][c] + x : x;", "x;", numbers("two chunks of keys", "none")),
     ("products are added in one chain", "constexpr int64_t kPiece = 8;", "constexpr int64_t kPiece = 1 << 20;",
