@@ -148,8 +148,9 @@ struct Factors {
   Real before, after;
 };
 
-constexpr int kLowExponent = -16, kHighExponent = kDouble ? 1022 : 126;  // exponents of the largest number of a row, scaled
-constexpr int kMostRaised = kDouble ? 1000 : 120;                     // what a row is raised or lowered by, at the most
+constexpr int kLowExponent = -16,
+              kHighExponent = kDouble ? 1022 : 126;  // exponents of the largest number of a row, scaled
+constexpr int kMostRaised = kDouble ? 1000 : 120;    // what a row is raised or lowered by, at the most
 
 Factors factors_of(const Real* row, int64_t width, Real scale) {
   F top{};
@@ -167,7 +168,8 @@ Factors factors_of(const Real* row, int64_t width, Real scale) {
   int one, other;
   frexp(double(largest), &one);
   frexp(double(scale), &other);
-  int by = scaled < low ? int(least(kLowExponent - one - other, kMostRaised)) : int(most(kHighExponent - one - other, -kMostRaised));
+  int by = scaled < low ? int(least(kLowExponent - one - other, kMostRaised))
+                        : int(most(kHighExponent - one - other, -kMostRaised));
   return {Real(ldexp(double(scale), by)), Real(ldexp(1.0, -by))};
 }
 
@@ -179,12 +181,14 @@ void pack_transposed(const Real* const* from, int64_t rows, int64_t columns, con
     int64_t c = 0;
     for (; c + W <= columns; c += W) {
       F x[W];
-      for (int i = 0; i < W; ++i) x[i] = load(row + i < rows ? from[row + i] + c : zeros) * (factors ? factors[row + i] : Real(1));
+      for (int i = 0; i < W; ++i)
+        x[i] = load(row + i < rows ? from[row + i] + c : zeros) * (factors ? factors[row + i] : Real(1));
       transpose(x);
       for (int i = 0; i < W; ++i) store(to + (c + i) * kLd + row, x[i]);
     }
     for (; c < columns; ++c)
-      for (int i = 0; i < W; ++i) to[c * kLd + row + i] = row + i < rows ? from[row + i][c] * (factors ? factors[row + i] : Real(1)) : Real(0);
+      for (int i = 0; i < W; ++i)
+        to[c * kLd + row + i] = row + i < rows ? from[row + i][c] * (factors ? factors[row + i] : Real(1)) : Real(0);
   }
 }
 
