@@ -1,4 +1,4 @@
-"""The command ``attendax``: ``demo``, ``learn``, ``grade``, ``check``, ``diff``, ``embed``, ``search``, ``bench``."""
+"""The command ``attendax``: ``learn``, ``grade``, ``check``, ``describe``, ``diff``, ``embed``, ``bench`` ..."""
 
 import argparse
 import importlib.metadata
@@ -44,11 +44,11 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
-        if args.command in ("check", "diff"):
+        if args.command in ("check", "describe", "diff"):
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of its processes: on small arrays threads only wait
-        if args.command == "diff":
+        if args.command in ("describe", "diff"):
             _from_here()
-        own = {"check", "diff", "bench", *LEARNING, *FOLDERS}
+        own = {"check", "describe", "diff", "bench", *LEARNING, *FOLDERS}
         if args.command in own:  # folders and processes of theirs have to go first
             exits.raise_instead()
         status = args.run(args)
@@ -154,6 +154,14 @@ def _parser(argv: Sequence[str]) -> _Parser:
         chosen = command.command_for(argv)
         chosen.add_arguments(check)
         check.set_defaults(run=chosen.run)
+
+    about = "say how an attention function is called, and which conventions it follows"
+    described = commands.add_parser("describe", help=about, description=about)
+    if "describe" in argv[:1]:
+        from attendax.conformance.contract import command as of_one
+
+        of_one.add_arguments(described)
+        described.set_defaults(run=of_one.run)
 
     about = "say by which conventions two attention functions differ, and print an adapter"
     against = commands.add_parser("diff", help=about, description=about)

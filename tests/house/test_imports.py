@@ -71,8 +71,9 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "checking": {"run"} | OF_A_RUN,
     "models": {"protocol", "report", "judge", "worker", "adapters", "frameworks", "cases"},
     "against": {"command", "conventions", "protocol", "worker", "adapters", "frameworks", "cases"},
+    "contract": {"command", "conventions", "worker", "against"},
     "command": {"protocol", "checking", "run", "models"} | OF_A_RUN,
-    "": {"checking", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
+    "": {"checking", "contract", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }
 CALLING = {
     "asking",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .checking import assert_conforms as assert_conforms
     from .checking import assert_refuses as assert_refuses
     from .checking import check as check
+    from .contract import Contract as Contract
+    from .contract import describe as describe
     from .differences import directional_difference as directional_difference
     from .gradients import assert_gradients as assert_gradients
     from .judge.verdicts import Finding as Finding
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "ADAPTERS": "adapters", "Adapter": "adapters.implementation", "CASES": "cases", "CLAIMS": "cases", "Case": "cases",
+    "Contract": "contract", "describe": "contract",
     "Finding": "judge.verdicts", "Implementation": "adapters.implementation", "Outcome": "report.outcomes",
     "Report": "report", "Verdict": "judge.verdicts", "assert_conforms": "checking", "assert_gradients": "gradients",
     "assert_model": "models", "assert_refuses": "checking", "check": "checking", "check_model": "models",

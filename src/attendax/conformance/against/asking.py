@@ -1,5 +1,6 @@
 """Questions to one of two functions for numbers, in its own form, and the distance of two answers."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -90,10 +91,11 @@ class Subject:
         Queries that are read as keys have to be as many. A narrow softmax is that of narrow arrays alone.
         """
         how = self.form.how if probe.narrow else {**self.form.how, "softmax": forms.SOFTMAX[0]}
-        try:
-            return forms.attention(probe.arrays, how, **probe.options)
-        except (ValueError, IndexError, ZeroDivisionError):
-            return (np.empty(0),) * (2 if "return_lse" in probe.options else 1)
+        with contextlib.suppress(ValueError, IndexError, ZeroDivisionError):
+            found = forms.attention(probe.arrays, how, **probe.options)
+            if found[0].shape == (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1]):
+                return found
+        return (np.empty(0),) * (2 if "return_lse" in probe.options else 1)
 
     def answer(self, probe: Probe) -> Answer | Failed:
         """Its answer to a probe, whatever it computes, or how it failed."""

@@ -25,6 +25,7 @@ OF_PLAIN = "heads", "pairs", "width", "weights"  # axes that count in a plain ca
 MODES = {"training": True, "train": True, "deterministic": False}
 WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
+SEVERAL = "it always gives several arrays, of which the first is compared"
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
@@ -38,6 +39,7 @@ class Describing:
         self.sizes: tuple[int, ...] = GENERAL
         self.answers: dict[Any, Any] = {}
         self.said, self.several = "", False
+        self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         self.given: dict[str, Any] = dict.fromkeys(causal, False)
 
@@ -48,16 +50,12 @@ class Describing:
             if not self._answers():
                 raise Failed(self.said)
             return Subject(self.fn, Form(path=self.fn.path), known=False)
-        form = dataclasses.replace(form, arrays=self.fn.kind())
-        form = self._grouped(self._second(form) if self.several else form)
-        known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
-        unread = {*self.fn.required, *HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
-        free, left = [x for x in self.fn.names if x not in unread], []
+        self.form = form = dataclasses.replace(form, arrays=self.fn.kind())
+        self.form = form = self._grouped(self._second(form) if self.several else form)
+        free, left = self._free(), []
         for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
-            kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
-            found = (self._read(form, name, ours, ignored) for ignored in (False, True) for ours in kinds)
-            offered = next(filter(None, found), None)
-            form = offered or form
+            offered = self._offered(form, name)
+            self.form = form = offered or form
             left += [] if offered else [name]
         left = [name for name in left if "segments" not in form.options or name != form.options["segments"].form]
         form = self._empty_lse(*self._empty(self._order(self._word(form))))
@@ -69,6 +67,24 @@ class Describing:
             elif name not in (*GROUPED, *form.given):
                 self.unknown[name] = NOT_TAKEN
         return Subject(self.fn, self._kept(form), True, self.unknown, self.sizes)
+
+    def _free(self) -> list[str]:
+        """Its keywords that may be options."""
+        known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
+        unread = {*self.fn.required, *HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
+        return [x for x in self.fn.names if x not in unread]
+
+    def _offered(self, form: Form, name: str) -> Form | None:
+        """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
+        kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
+        if found := next(filter(None, (self._read(form, name, ours) for ours in kinds)), None):
+            return found
+        ignored = [self._read(form, name, ours, True) for ours in kinds]
+        return ignored[0] if ignored and all(ignored) else self._otherwise(form, name, kinds)
+
+    def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
+        """The form with a keyword that is none of the options as they are read."""
+        return None
 
     def _kept(self, form: Form) -> Form:
         """The form without the options that other calls refute: with other values, in long texts, beside others."""
@@ -82,7 +98,7 @@ class Describing:
 
     def _answers(self) -> bool:
         """Tell whether some call has an answer."""
-        return any(found for found, _ in self.answers.values())
+        return any(found for found, *_ in self.answers.values())
 
     def _as_called(self) -> Form | None:
         """The form of its plain call; of a required mask that may not be None, with one that masks nothing."""
@@ -125,7 +141,7 @@ class Describing:
             found = Subject(self._called, form).answer(probe)
             if isinstance(found, Failed):
                 self.said, found = self.said or str(found), ()
-            self.answers[key] = found, probe  # so that no other probe has its id
+            self.answers[key] = found, probe, form  # so that no other probe has its id
         return self.answers[key][0]
 
     def _settled(self, variants: Iterable[Form], probes: list[Probe]) -> Form | None:
@@ -222,7 +238,7 @@ class Describing:
         """The results beside its first: log-sum-exp, or others that are not compared."""
         if found := self._read(dataclasses.replace(form, first=False), "", "return_lse"):
             return found
-        self.unknown["second result"] = "it always gives several arrays, of which the first is compared"
+        self.unknown["second result"] = SEVERAL
         return dataclasses.replace(form, first=True)
 
     def _grouped(self, form: Form) -> Form:

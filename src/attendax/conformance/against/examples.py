@@ -138,8 +138,10 @@ def refuting(subject: Subject, sizes: tuple[int, ...]) -> Iterator[Probe]:
     by = subject.by(subject.form.but(empty="NaN", empty_lse="nan"))
 
     def is_off(probe: Probe) -> bool:
-        found = subject.answer(probe)
-        return not isinstance(found, Failed) and distance(found, by.right(probe), some=True) > probe.tolerance
+        found, right = subject.answer(probe), by.right(probe)
+        if isinstance(found, Failed) or not right[0].size:
+            return False
+        return distance(found, right, some=True) > probe.tolerance
 
     asked = (x for x in cases(subject.form, sizes, alone=True) if x.options and not x.narrow)
     asked = (x for x in asked if not (x.scores and "return_lse" in x.options))  # an lse may overflow alone

@@ -111,8 +111,9 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2)
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
     plain = [
-        dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}")
-        for pack, axis, layout in itertools.product(packs, (2, 3, 1, 0), ("BTND", "BNTD", "TBND"))
+        dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}", order=", ".join(order))
+        for order, pack, axis, layout in itertools.product(orders, packs, (2, 3, 1, 0), ("BTND", "BNTD", "TBND"))
+        if pack == "qkv" or order[0] == "query"
     ] + [
         dataclasses.replace(form, layout=layout, order=", ".join(order))
         for order, layout in itertools.product(orders if count >= 3 else (), LAYOUTS)

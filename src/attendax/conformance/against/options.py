@@ -42,11 +42,13 @@ MEANINGS = {
     "1 attends": ("1.0 * {x}", "({x} > 0.5)"),
     "1 drops": ("1.0 - {x}", "({x} < 0.5)"),
 }
+LOWERS = "added, -1 lowers"  # of a mask that is added, to see that finite numbers are
 MASKS = {
     f"{rank}/{meaning}": (MEANINGS[meaning][0].format(x=RANKS[rank][0]), MEANINGS[meaning][1].format(x=RANKS[rank][1]))
     for rank in ("BNTS", "BTS", "TS", "BS")
     for meaning in MEANINGS
 }
+LOWERED = {f"{rank}/{LOWERS}": (f"xp.where({RANKS[rank][0]}, 0.0, -1.0)", "") for rank in RANKS}  # of no function
 OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
 OVER = "(1 / {x} if {x} else float('inf'))"
 NUMBER = "a number"
@@ -165,7 +167,7 @@ def kind_of(ours: str, kind: str, names: Collection[str]) -> str:
 
 def to(ours: str, kind: str, x: str) -> str:
     """The line for a value in a kind."""
-    return OPTIONS[ours].kinds[kind][0].format(x=x)
+    return (LOWERED.get(kind) or OPTIONS[ours].kinds[kind])[0].format(x=x)
 
 
 def back(ours: str, kind: str, x: str) -> str:

@@ -49,7 +49,7 @@ class _Adapter(Keywords):
             return []
         a = self.a
         pack, _, axis = a.pack.partition(" ")
-        names = "query, key, value" if pack == "qkv" else "key, value"
+        names = a.order if pack == "qkv" else a.order.removeprefix("query, ")
         lines = [f"{names} = xp.moveaxis({pack}, {axis}, 0)"] if pack else []
         lines += [f"heads = {a.heads}"] if a.heads not in ("", "heads") else []
         into = OUT_OF[a.layout]
@@ -96,9 +96,9 @@ class _Adapter(Keywords):
         into = INTO[b.layout] if self.canonical else "{x}"
         arrays = b.order if into == "{x}" else f"*({into.format(x='x')} for x in ({b.order}))"
         if pack:
-            query, *others = (into.format(x=x) for x in ("query", "key", "value"))
-            stacked = ", ".join(([query] if pack == "qkv" else []) + others)
-            arrays = f"{query}, " * (pack == "kv") + f"xp.stack([{stacked}], {axis})"
+            parts = [into.format(x=x) for x in b.order.split(", ")]
+            alone = parts[:1] if pack == "kv" else []
+            arrays = ", ".join([*alone, f"xp.stack([{', '.join(parts[len(alone) :])}], {axis})"])
         elif b.by_name:
             arrays = ", ".join(f"{k}={into.format(x=x)}" for k, x in zip(b.by_name, b.order.split(", "), strict=True))
         given = ", ".join([arrays, *(f"{k}={x}" for k, x in self.words.items())])

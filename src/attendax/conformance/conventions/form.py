@@ -39,6 +39,10 @@ class Form:
         said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value)}
         return TABLE[axis].get(value) or Line(python(value), said[axis].format(value))
 
+    def kind(self, axis: str) -> str:
+        """The kind of its value of an axis: law, convention, unusual or defect."""
+        return "law" if self.value(axis) == law(axis) else self.line(axis).kind
+
     def __sub__(self, other: "Form") -> tuple[tuple[str, str, str], ...]:
         """The axes in which the two differ, with both values."""
         both = ((axis, self.value(axis), other.value(axis)) for axis in TABLE)

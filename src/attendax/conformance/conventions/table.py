@@ -14,15 +14,22 @@ WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
 LEFT_OUT = "keys behind the last whole block are left out"
+CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
 
 
 class Line(NamedTuple):
-    """A value of an axis."""
+    """A value of an axis.
+
+    A value that is not the first of its axis, the law, has a kind: a convention is documented by its source, what is
+    unusual is right only if it is meant, and all others are defects.
+    """
 
     text: str  # Python
     words: str = ""  # of a function that has it, a sentence
     flag: str = ""  # what declares it, or repairs it
+    kind: str = DEFECT
+    source: str = ""  # that documents it as meant
 
 
 Axis = dict[str, Line]
@@ -42,25 +49,28 @@ def words_of_scale(name: str) -> str:
     return f"the scale is {name}" + ("" if any(x.isalpha() for x in name) else ", whatever D is")
 
 
-def _of(name: str, text: str, words: str, sizes: tuple[int, ...] = KEY_BLOCKS, flag: str = "") -> Axis:
+def _of(name: str, text: str, words: str, sizes: tuple[int, ...] = KEY_BLOCKS, flag: str = "", *kind: str) -> Axis:
     """A value for each of some sizes, which is ``{b}`` in what is given."""
-    return {name.format(b=b): Line(text.format(b=b), words.format(b=b), flag) for b in sizes}
+    return {name.format(b=b): Line(text.format(b=b), words.format(b=b), flag, *kind) for b in sizes}
 
 
 def _sides(name: str, left: str, right: str) -> Line:
     return Line(f"(j >= i - left{left}) & (j <= i + right{right})", f"a window counts one key {name}")
 
 
+OF_SCALES = {"1": (UNUSUAL, "T5; keras.layers.Attention"), "1/D": (UNUSUAL, "muP (Yang et al. 2022)")}
 TABLE: dict[str, Axis] = {
     # Which pairs are seen, by each option; then by all together.
     "causal": {
         "aligned to the start": Line("j <= i", "causal is aligned to the start of the keys", "--causal start"),
-        "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", "--causal end"),
+        "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", "--causal end",
+            CONVENTION, "FlashAttention 2.1"),
         "aligned to the start, and a single query sees all": Line("(j <= i) | (T == 1)",
-            f"{ONE_QUERY}: causal is left out there", "--causal decode"),
-        "without its own key": Line("j < i", "causal leaves out a query's own key (j < i)"),
+            f"{ONE_QUERY}: causal is left out there", "--causal decode", CONVENTION,
+            "transformers, integrations/sdpa_attention.py"),
+        "without its own key": Line("j < i", "causal leaves out a query's own key (j < i)", kind=UNUSUAL),
         "aligned to the end, without its own key": Line("j < i + S - T",
-            "causal is aligned to the end of the keys, without a query's own key (j < i + S - T)"),
+            "causal is aligned to the end of the keys, without a query's own key (j < i + S - T)", kind=UNUSUAL),
         "aligned to the start, and one key ahead": Line("j <= i + 1",
             "causal lets a query see one key ahead (j <= i + 1)"),
         "aligned to the end, and one key ahead": Line("j <= i + S - T + 1",
@@ -88,7 +98,8 @@ TABLE: dict[str, Axis] = {
         "one less": _sides("less on both sides", " + 1", " - 1"),
         "one more": _sides("more on both sides", " - 1", " + 1"),
         "sides exchanged": Line("(j >= i - right) & (j <= i + left)", "a window exchanges its sides, left and right"),
-        "end": Line("(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys"),
+        "end": Line("(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys",
+            kind=CONVENTION, source="FlashAttention 2.3"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
         "half": Line("(j >= i - left / 2) & (j <= i + right / 2)", "a window counts half of the keys on each side"),
         IGNORED: Line("j >= 0", "window is ignored"),
@@ -100,7 +111,7 @@ TABLE: dict[str, Axis] = {
         "of queries": Line("(rows < lengths) & (j >= 0)", "key lengths hide queries, and no keys"),
         "first batch": Line("j < lengths[:1]", "every batch gets the key length of the first"),
         "largest of the batch": Line("j < lengths.max()", "every batch gets the largest key length"),
-        "at least 1": Line("j < np.maximum(lengths, 1)", "a key length of 0 counts as 1"),
+        "at least 1": Line("j < np.maximum(lengths, 1)", "a key length of 0 counts as 1", kind=UNUSUAL),
         IGNORED: Line("j >= 0", "key_lengths is ignored"),
     },
     "segments": {
@@ -114,7 +125,8 @@ TABLE: dict[str, Axis] = {
     },
     "mask": {
         "True attends": Line("mask"),
-        "True drops": Line("~mask", "True in a mask means drop", "--mask-true drop"),
+        "True drops": Line("~mask", "True in a mask means drop", "--mask-true drop", CONVENTION,
+            "torch.nn.MultiheadAttention"),
         "turned": Line("mask.swapaxes(-1, -2)", "the mask is read with queries and keys swapped"),
         "first batch": Line("mask[:1]", "every batch gets the mask of the first"),
         "first head": Line("mask[:, :1]", "every head gets the mask of the first"),
@@ -154,11 +166,11 @@ TABLE: dict[str, Axis] = {
         "tile, of keys": Line("n % G, n // (N // G)", "heads of keys are tiled (n % G), those of values are blocked"),
         "tile, of values": Line("n // (N // G), n % G", "heads of values are tiled (n % G), those of keys are blocked"),
     },
-    "scale": {x: Line(python(x), words_of_scale(x))
+    "scale": {x: Line(python(x), words_of_scale(x), "", *OF_SCALES.get(x, (DEFECT,)))
               for x in ("1/√D", "1", "1/D", "1/√(N·D)", "√D", "1/√V", "1/√N", "1/√T", "1/√S")},
     "given_scale": {
         "as given": Line("given"),
-        "times 1/√D": Line("given / D ** 0.5", "a given scale is multiplied by 1/√D"),
+        "times 1/√D": Line("given / D ** 0.5", "a given scale is multiplied by 1/√D", kind=UNUSUAL),
         "squared": Line("given ** 2", "a given scale is applied twice"),
         "divides": Line("1 / given", "a given scale divides the scores"),
         IGNORED: Line("1 / D ** 0.5", "scale is ignored"),
@@ -172,7 +184,8 @@ TABLE: dict[str, Axis] = {
     "order": {
         "scale, softcap, bias, mask": Line("scale softcap bias mask"),
         "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is applied to the bias, too"),
-        "scale, bias, softcap, mask": Line("scale bias softcap mask", "softcap caps after the bias is added"),
+        "scale, bias, softcap, mask": Line("scale bias softcap mask", "softcap caps after the bias is added",
+            kind=CONVENTION, source="FlexAttention, a score_mod that adds before it caps"),
         "scale, bias, mask, softcap": Line("scale bias mask softcap",
             "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED),
         "softcap, scale, bias, mask": Line("softcap scale bias mask", "softcap caps before the scale"),
@@ -202,7 +215,9 @@ TABLE: dict[str, Axis] = {
         "0 and 1": Line("s + seen", "the mask is added to the scores as 0 and 1", WHERE_MASKED),
         **_of("-{b}", "np.where(seen, s, -{b})", "masked scores are -{b} only: they keep a weight", (1, 10),
               WHERE_MASKED),
-        **_of("-{b}", "np.where(seen, s, -{b})", f"masked scores are {FINITE}", (100, 10**4, 10**9), WHERE_MASKED),
+        **_of("-{b}", "np.where(seen, s, -{b})", f"masked scores are {FINITE}", (100,), WHERE_MASKED),
+        **_of("-{b}", "np.where(seen, s, -{b})", f"masked scores are {FINITE}", (10**4, 10**9), WHERE_MASKED,
+              CONVENTION, "BERT, modeling.py; The Annotated Transformer"),
         **_of("less {b}", "s - {b} * ~seen", "masked scores are lowered by {b} only: they keep a weight", (1, 10),
               WHERE_MASKED),
         **_of("less {b}", "s - {b} * ~seen", f"masked scores are lowered by {FINITE}", (100,), WHERE_MASKED),
@@ -218,14 +233,17 @@ TABLE: dict[str, Axis] = {
     "empty": {
         "0": Line("0.0", "a query without any key gets 0", "--empty-rows zero"),
         "the mean of the values": Line("v.sum(-2, keepdims=True) / max(S, 1)",
-            "a query without any key gets the mean of the values", "--empty-rows mean"),
-        "NaN": Line("np.nan", "a query without any key gets NaN", "--empty-rows nan"),
+            "a query without any key gets the mean of the values", "--empty-rows mean", CONVENTION,
+            "a finite number for masked scores, as in BERT and jax.nn.dot_product_attention"),
+        "NaN": Line("np.nan", "a query without any key gets NaN", "--empty-rows nan", CONVENTION,
+            "a softmax of -inf, as in torch.nn.MultiheadAttention"),
     },
     "lse": {
         "base e": Line("lse"),
-        "base 2": Line("lse / np.log(2)", "lse is in base 2", "--lse-base 2"),
+        "base 2": Line("lse / np.log(2)", "lse is in base 2", "--lse-base 2", CONVENTION,
+            "FlashInfer"),
         "without the maximum": Line("lse - np.where(np.isfinite(largest), largest, 0)",
-            "lse is of the sum alone: the row's largest score is not added"),
+            "lse is of the sum alone: the row's largest score is not added", kind=UNUSUAL),
     },
     # The backward.
     "delta": {

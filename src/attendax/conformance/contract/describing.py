@@ -1,0 +1,226 @@
+"""``describe``: how a function is called and what it means, found by calling it within a limit of CPU seconds."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from attendax.exits import Refusal
+
+from ..against import examples, options
+from ..against.asking import SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance
+from ..against.describing import NOT_TAKEN, SEVERAL, Describing
+from ..against.forms import Form, Option
+from ..against.options import AXIS, DROPOUT, OPTIONS
+from ..against.remote import Function
+from ..conventions.table import IGNORED, TABLE
+from ..worker.errors import Died, Failed
+from .contract import Contract
+
+SECONDS = {"jax": 10.0}  # the limit: CPU seconds of both processes after the import
+OTHERS = 4.0  # that of other frameworks
+WAITING = 120.0  # seconds on the clock, of a function that waits
+PACKS = "cu_seqlens_q", "cu_seqlens_k"
+ADDED = "added, -inf drops"
+NEXT = "; write a function of query, key and value, (B, N, T, D), around it, and describe that"
+
+
+class OutOfTime(Exception):
+    """The limit is reached."""
+
+
+class Describer(Describing):
+    """``Describing`` within a limit; it keeps what it has found when the limit ends it."""
+
+    def __init__(self, fn: Function, seconds: float | None = None) -> None:
+        super().__init__(fn)
+        self.arrays = ""  # the framework, from its first answer on
+        self.seconds, self.calls, self.begun, self.since = seconds, 0, self._cores(), time.monotonic()
+
+    def _cores(self) -> float:
+        return time.process_time() + self.fn.subject.cores()
+
+    def spent(self) -> float:
+        """CPU seconds so far, of this process and that of the function."""
+        return self._cores() - self.begun
+
+    def _most(self) -> float:
+        """The limit."""
+        return self.seconds or SECONDS.get(self.arrays or "jax", OTHERS)
+
+    def _called(self, *given: Any, **more: Any) -> Answer:
+        self.calls += 1
+        most = self._most()
+        if self.calls % 4 == 0 and (self.spent() > most or time.monotonic() - self.since > max(WAITING, most)):
+            raise OutOfTime
+        found = super()._called(*given, **more)
+        self.arrays = self.arrays or self.fn.kind()
+        return found
+
+    def contract(self) -> Contract:
+        """All that is found in time; raises Refusal where there is nothing to describe."""
+        cut = False
+        try:
+            found = self.subject()
+            form, unread = (found.form if found.known else None), dict(found.unknown)
+        except Failed as failed:
+            raise Refusal(self._refused(failed)) from failed
+        except Died as died:
+            raise Refusal(f"{self.fn.path}: while it was described, {died}") from died
+        except OutOfTime:
+            cut, form, unread = True, self.form, dict(self.unknown)
+        if not form:
+            more = f" within {self._most():.0f} CPU seconds (--limit SECONDS gives more)" if cut else ""
+            raise Refusal(
+                f"{self.fn.path}: no formula that is known gives its plain call{more}; {self._nearest()}{NEXT}"
+            )
+        taken = {x for k, option in form.options.items() for x in (option if k == "segments" else option[:1])}
+        for name in (x for x in self._free() if cut and x not in (*taken, *unread, *form.given)):
+            unread[name] = "no time to find out; --limit SECONDS gives more"
+        square = self.sizes == SQUARE and not form.pack.startswith("qkv")
+        said = {SEVERAL: "", NOT_TAKEN: "no option that is known"}
+        unread = {k: said.get(x, x) for k, x in unread.items() if k not in DROPOUT and said.get(x, x)}
+        dropout = tuple(x for x in self.fn.names if x in DROPOUT)
+        return Contract(
+            self.fn.path, form, unread, dropout, self._no_limit(form), square, self.calls, self.spent(), cut
+        )
+
+    def _no_limit(self, form: Form) -> str:
+        """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""
+        if "window" not in form.options or form.options["window"].form != options.WIDE["window"]:
+            return ""
+        right = Subject(self.fn, form).right(self._probe({"window": (-1, 1)}))
+        for x in (-1, None):
+            with contextlib.suppress(OutOfTime):
+                found = self.answer(form, self._probe({"window": (x, 1)}))
+                if found and distance(found, right) <= TOLERANCE:
+                    return str(x)
+        return ""
+
+    def _refused(self, failed: Failed) -> str:
+        """Say why there is nothing to describe, and the next step."""
+        if {*PACKS} <= {*self.fn.required}:
+            return f"{self.fn.path}: it takes packed sequences: judge it by `attendax check --layout packed`"
+        if str(failed).startswith("it requires"):
+            return f"{self.fn.path}: {failed}"
+        if not failed.said:
+            asks = ", ".join(self.fn.required) or "nothing"
+            return f"{self.fn.path} has to be given {asks}, expected query, key and value, or one array of them{NEXT}"
+        said = f"each of the {self.calls} calls that were tried raises; the first said: {failed.said}"
+        return f"{self.fn.path}: {said}{NEXT}"
+
+    def _nearest(self) -> str:
+        """The form that is nearest to its plain call, in words."""
+        near: list[tuple[float, str]] = []
+        for form, probe, found in list(self._plain_answers()):
+            for scale in ("1/√D", "1", "1/D"):
+                right = Subject(self.fn, form.but(scale=scale)).right(probe)[0]
+                with np.errstate(all="ignore"):
+                    close = np.abs(found - right) <= 10 * TOLERANCE * max(1.0, float(np.abs(right).max()))
+                layout = ", ".join(form.layout.replace("(ND)", "*")).replace("*", "N D")
+                words = f"nearest: {form.order} as ({layout}) with scale {scale}"
+                near.append((1 - float(close.mean()), words))
+        if not near:
+            return "no call gives an array of the shape of a result"
+        share, words = min(near, key=lambda x: x[0])
+        return f"{words}, where {share:.0%} of the results differ"
+
+    def _plain_answers(self) -> Iterator[tuple[Form, Probe, np.ndarray]]:
+        """Results without options that have the shape of one, and the forms by which they were asked for."""
+        for found, probe, form in self.answers.values():
+            shape = (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1])
+            if found and not probe.options and found[0].shape == shape:
+                yield form, probe, found[0]
+
+    def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:
+        """Read a keyword; a mask that is added is refuted by a finite number."""
+        found = super()._read(form, name, ours, ignored)
+        added = found and ours == "mask" and not ignored and found.options[ours].form.endswith(ADDED)
+        return found if not added or self._adds(found) else None
+
+    def _adds(self, form: Form) -> bool:
+        """Tell whether a mask that is added lowers a score by 1 where it is -1."""
+        name, rank = form.options["mask"].name, form.options["mask"].form.split("/")[0]
+        probe = self._probe({"mask": options.drawn("mask", rank, self.sizes)})
+        lowered = form.offering("mask", Option(name, f"{rank}/{options.LOWERS}")).but(fill="less 1")
+        return self._settled([lowered], [probe]) is not None
+
+    def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
+        """The form in which an option has a value that is nobody's convention."""
+        for ours in kinds:
+            axes, known = {"mask": ("mask", "fill")}.get(ours, (AXIS[ours],)), OPTIONS[ours].axes
+            ways = [{x: y} for x in axes for y in TABLE.get(x, ()) if y not in (*known.get(x, ()), IGNORED)]
+            for some, probes in self._asked_alike(form, ours):
+                offered = [form.offering(ours, Option(name, kind)) for kind in some if not kind.endswith(ADDED)]
+                if self._settled(offered, probes):  # these calls cannot tell it from the law
+                    continue
+                if found := self._settled((x.but(**way) for way in ways for x in offered), probes):
+                    return found
+        return None
+
+    def _asked_alike(self, form: Form, ours: str) -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
+        """Questions about an option; a mask has as many queries as keys, so that it may be turned."""
+        B, N, _, S, D, V = self.sizes
+        for kinds, probes in self._asked(form, ours):
+            masks = [_full(kinds[0], (B, N, S, S), seed) for seed in (0, 1)] if ours == "mask" else []
+            yield kinds, [Probe(arrays((B, N, S, S, D, V)), {ours: x}) for x in masks] or probes
+
+    def _dtypes(self, form: Form) -> Form:
+        """The form as it is: narrow arrays cost more than all others, and are judged by ``check``."""
+        return form
+
+    def _kept(self, form: Form) -> Form:
+        """The form, if calls with all of its options at once, in short and in long texts, are those of its formula."""
+        named = [k for k, x in form.options.items() if x.name]
+        by = Subject(self.fn, form.but(empty="NaN", empty_lse="nan"))
+        for probe in examples.cases(form, self.sizes):
+            if probe.narrow or probe.scores or sorted(probe.options) != sorted(named):
+                continue
+            found, right = self.answer(form, probe), by.right(probe)
+            if not found or (right[0].size and distance(found, right, some=True) > probe.tolerance):
+                return super()._kept(form)
+        return form
+
+
+def _full(kind: str, sizes: tuple[int, ...], seed: int) -> np.ndarray:
+    """A mask by which no query is without a key, turned or not."""
+    mask: np.ndarray = options.drawn("mask", kind, (*sizes, 1, 1), seed)
+    mask[..., -1] = True
+    if mask.shape[-2] > 1:
+        mask[..., -1, :] = True
+    return mask
+
+
+def describe(fn: Any, *, seconds: float | None = None) -> Contract:
+    """Find out how an attention function is called, and what it means by each of its options.
+
+    Args:
+        fn: a function of query, key and value, or of one array of them, in any layout; or the path of one,
+            "module:function". A path, and a function that a module has, runs in a process of its own.
+        seconds: the most CPU seconds; 4 unless given, 10 for JAX.
+
+    Returns:
+        A ``Contract``; ``str(contract)`` is what ``attendax describe`` prints.
+
+    Raises:
+        Refusal: it cannot be imported, raises on every call, or computes by no formula that is known.
+
+    Example:
+        >>> import numpy as np
+        >>> def attention(q, k, v, causal=False):  # (B, T, N, D)
+        ...     scores = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
+        ...     T, S = scores.shape[-2:]
+        ...     scores = np.where(np.tri(T, S, S - T), scores, -np.inf) if causal else scores
+        ...     weights = np.exp(scores - scores.max(-1, keepdims=True))
+        ...     return np.einsum("bnts,bsnd->btnd", weights / weights.sum(-1, keepdims=True), v)
+        >>> contract = describe(attention)
+        >>> contract.form.layout, contract.means("causal")
+        ('BTND', 'aligned to the end')
+    """
+    function = Function(fn)
+    try:
+        return Describer(function, seconds).contract()
+    finally:
+        function.subject.close()

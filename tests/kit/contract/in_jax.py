@@ -1,0 +1,98 @@
+"""JAX: in the signatures of public libraries."""
+
+import jax
+import jax.numpy as jnp
+
+from contract import variants
+
+
+def _jaxnn(
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    *,
+    scale=None,
+    is_causal=False,
+    key_value_seq_lengths=None,
+    local_window_size=None,
+    off="",
+):
+    """jax.nn.dot_product_attention: (B, T, N, D), fewer key heads."""
+    g = query.shape[2] // key.shape[2]
+    if off == "tiled":
+        key, value = (jnp.tile(x, (1, 1, g, 1)) for x in (key, value))
+    else:
+        key, value = (jnp.repeat(x, g, 2) for x in (key, value))
+    s = jnp.einsum("btnd,bsnd->bnts", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    s = s if bias is None else s + bias
+    T, S = s.shape[-2:]
+    i, j = jnp.arange(T)[:, None], jnp.arange(S)
+    seen = jnp.ones((1, 1, T, S), bool)
+    seen = seen if mask is None else seen & mask
+    if is_causal:
+        seen = seen & (j <= i + (off == "ahead"))
+    if key_value_seq_lengths is not None:
+        seen = seen & (j < key_value_seq_lengths[:, None, None, None] - (off == "short"))
+    if local_window_size is not None:
+        w = local_window_size if isinstance(local_window_size, tuple) else (local_window_size,) * 2
+        seen = seen & (j >= i - w[0]) & (j <= i + w[1])
+    p = jax.nn.softmax(jnp.where(seen, s, -0.7 * jnp.finfo(s.dtype).max), -1)
+    return jnp.einsum("bnts,bsnd->btnd", p, value)
+
+
+def _flax(
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    broadcast_dropout=True,
+    dropout_rng=None,
+    dropout_rate=0.0,
+    deterministic=False,
+    dtype=None,
+    precision=None,
+    off="",
+):
+    """flax.linen.dot_product_attention."""
+    query = query / jnp.sqrt(query.shape[-1]) if off != "unscaled" else query
+    s = jnp.einsum("...qhd,...khd->...hqk", query, key)
+    s = s if bias is None else s + bias
+    s = s if mask is None else jnp.where(mask, s, jnp.finfo(s.dtype).min)
+    p = jax.nn.softmax(s)
+    if dropout_rate > 0 and not deterministic:
+        p = p * jax.random.bernoulli(dropout_rng, 1 - dropout_rate, p.shape) / (1 - dropout_rate)
+    return jnp.einsum("...hqk,...khd->...qhd", p, value)
+
+
+def _keras(query, value, key=None, mask=None, use_causal_mask=False, off=""):
+    """keras.layers.Attention: query, value, key (B, T, D), no scale."""
+    key = value if key is None else key
+    s = query @ key.swapaxes(-1, -2)
+    T, S = s.shape[-2:]
+    if use_causal_mask:
+        s = jnp.where(jnp.tri(T, S, k=-1 if off == "strict" else 0, dtype=bool), s, -1e9)
+    if mask is not None:
+        s = jnp.where(mask[:, None, :], s, -1e9)
+    return jax.nn.softmax(s) @ value
+
+
+def _mlx(q, k, v, *, scale, mask=None, off=""):
+    """mlx.core.fast.scaled_dot_product_attention: scale is keyword-only and required, mask may be "causal"."""
+    g = q.shape[1] // k.shape[1]
+    k, v = jnp.repeat(k, g, 1), jnp.repeat(v, g, 1)
+    s = (q * scale) @ k.swapaxes(-1, -2)
+    T, S = s.shape[-2:]
+    if isinstance(mask, str):
+        mask = jnp.tri(T, S, S - T + (off == "ahead"), dtype=bool)
+    if mask is not None:
+        s = jnp.where(mask, s, -jnp.inf) if mask.dtype == bool else s + mask
+    return jax.nn.softmax(s) @ v
+
+
+variants(globals(), _jaxnn, "ahead", "tiled", "short")
+variants(globals(), _flax, "unscaled")
+variants(globals(), _keras, "strict")
+variants(globals(), _mlx, "ahead")

@@ -1,0 +1,239 @@
+"""`attendax describe`: the right reading of functions as people write them, and one clear message for all others."""
+
+import contextlib
+import importlib
+import json
+import tomllib
+
+import jax
+import numpy as np
+import pytest
+
+from attendax import cli
+from attendax.conformance import check
+from attendax.conformance.against import remote
+from attendax.conformance.contract import Contract, describing
+from attendax.conformance.conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
+from attendax.exits import Refusal
+from places import KIT
+
+READINGS = json.loads((KIT / "contract" / "readings.json").read_text("utf-8"))
+QUICK = ("in_numpy:btnd", "in_numpy:padded", "in_numpy:vllm_strict", "in_torch:flash_tiled", "in_torch:hf_eager")
+
+
+def described(fn, seconds=60.0):
+    """The contract of a function in this process."""
+    return describing.Describer(remote.Function(fn, in_process=True), seconds).contract()
+
+
+def reading(contract):
+    """How it is called, its keywords, its conventions, and what is not understood."""
+    form = contract.form
+    called = [form.layout, form.returned and f"-> {form.returned}", form.pack]
+    called += [form.order] if form.order != "query, key, value" else []
+    options = form.options.items()
+    keywords = {option.name: ours + (f": {option.form}" if option.form else "") for ours, option in options}
+    return [
+        " ".join(filter(None, called)),
+        keywords,
+        [f"{x.kind}: {x.axis} = {x.value}" for x in contract.meanings()],
+        sorted(contract.unread),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name.startswith("in_jax") or (k % 4 > 0 and name not in QUICK)))
+        for k, name in enumerate(READINGS)
+    ],
+)
+def test_a_function_as_people_write_it(name):
+    module, _, fn = name.partition(":")
+    if module == "in_torch":
+        pytest.importorskip("torch")
+    with jax.numpy_rank_promotion("allow") if module == "in_jax" else contextlib.nullcontext():
+        assert reading(described(getattr(importlib.import_module(f"contract.{module}"), fn))) == READINGS[name]
+
+
+def test_readings_of_all_functions():
+    """No reading is that of a function with one line off as well, unless the line is another convention."""
+    same = [name for name in READINGS if "_" in name.partition(":")[2] and READINGS.get(name.rpartition("_")[0])]
+    alike = [name for name in same if READINGS[name] == READINGS[name.rpartition("_")[0]]]
+    assert len(READINGS) >= 80
+    assert alike == ["in_torch:window_wide"]
+
+
+def of(module, name):
+    if module == "in_torch":
+        pytest.importorskip("torch")
+    return getattr(importlib.import_module(f"contract.{module}"), name)
+
+
+def test_windows_of_one_number_are_told_apart():
+    said = [str(described(of("in_torch", name))) for name in ("window", "window_wide")]
+    assert "window_size: window, a number: w keys, its own among them, before" in said[0]
+    assert "window_size: window, a number: w keys beside its own, before" in said[1]
+
+
+def test_each_kind_has_what_it_needs():
+    """A convention has a source; the law is first, and is of none of the three kinds."""
+    for axis, values in TABLE.items():
+        for k, (value, line) in enumerate(values.items()):
+            assert line.kind in (CONVENTION, UNUSUAL, DEFECT), (axis, value)
+            assert bool(line.source) or line.kind != CONVENTION, (axis, value)
+            assert k or (line.kind == DEFECT and not line.source), (axis, value)  # nobody asks for the law's
+            assert line.words or not k or line.kind == DEFECT, (axis, value)
+
+
+def test_in_words():
+    contract = described(of("in_torch", "flash_ahead"))
+    text = str(contract)
+    assert "arrays    query, key, value as (B, T, N, D), fewer heads of keys allowed\n" in text
+    assert "          window_size: window, both sides, -1 is no limit\n" in text
+    assert "          dropout_p: dropout, random\n" in text
+    assert "  window    a window is aligned to the end of the keys   (FlashAttention 2.3)\n" in text
+    before, _, defects = text.partition("Defects: ")
+    assert "one key ahead" in defects
+    assert "one key ahead" not in before
+    assert contract.means("causal") == "aligned to the end, and one key ahead"
+
+
+def test_as_toml():
+    contract = described(of("in_numpy", "vllm"))
+    assert tomllib.loads(contract.toml()) == {
+        "function": "contract.in_numpy:vllm",
+        "called": {"arrays": "numpy", "layout": "TND", "order": "query, key, value", "returns": "TND"},
+        "keywords": {"scale": "scale: a factor", "causal": "is_causal"},
+        "required": {"scale": "D ** -0.5"},
+        "means": {"causal": "aligned to the end", "empty": "the mean of the values"},
+        "unread": {"alibi_slopes": "no option that is known"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("in_numpy", "btnd"), pytest.param("in_torch", "flash", marks=pytest.mark.slow),
+     pytest.param("in_numpy", "megatron", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_under_its_adapter_the_function_is_right(tmp_path, module, name):
+    contract = described(of(module, name))
+    names = {"__name__": "adapter"}
+    exec(contract.adapter(), names)
+    ends, mean = contract.means("causal") == "aligned to the end", contract.means("empty") == "the mean of the values"
+    report = check(
+        names["adapted"], level="forward", seed=0, budget=0, only="causal", in_process=True, backward=None,
+        causal="end" if ends else "start", empty_rows="mean" if mean else "zero",
+    )  # fmt: skip
+    assert not report.failures, str(report)
+
+
+def test_a_window_without_a_limit():
+    adapted = {"__name__": "adapter"}
+    exec(described(of("in_torch", "flash")).adapter(), adapted)
+    import torch
+
+    q = torch.ones(1, 1, 3, 2)
+    v = torch.arange(3.0).reshape(1, 1, 3, 1)
+    assert adapted["adapted"](q, q, v, window=(None, 0)).flatten().tolist() == pytest.approx([0.0, 0.5, 1.0])
+
+
+# What cannot be described.
+
+
+def refused(fn, **more):
+    with pytest.raises(Refusal) as caught:
+        described(fn, **more)
+    return str(caught.value)
+
+
+def raises(q, k, v):
+    raise RuntimeError("the kernel is not built")
+
+
+def gives_nothing(q, k, v):
+    return None
+
+
+def no_arrays(text):
+    return text.upper()
+
+
+def sloped(q, k, v):
+    """(B, T, N, D), of no formula that is known."""
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    scores = scores - 0.05 * abs(np.arange(q.shape[2])[:, None] - np.arange(k.shape[2]))
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2)
+
+
+def packed(q, k, v, cu_seqlens_q, cu_seqlens_k):
+    raise AssertionError
+
+
+def test_one_clear_message():
+    assert "raises; the first said: RuntimeError: the kernel is not built; write a function of" in refused(raises)
+    assert "it gives NoneType, expected an array" in refused(gives_nothing)
+    assert "write a function of query, key and value" in refused(no_arrays)
+    assert "by a name that is not known: wrap it in a function" in refused(lambda q, k, v, blocks: q)
+    assert "it takes packed sequences: judge it by `attendax check --layout packed`" in refused(packed)
+
+
+def test_the_nearest_form_is_told():
+    said = refused(sloped, seconds=1.0)
+    assert "no formula that is known gives its plain call" in said
+    assert "nearest: query, key, value as (B, T, N, D) with scale 1" in said
+
+
+def test_a_call_that_never_returns(monkeypatch, tmp_path, capsys):
+    (tmp_path / "endless.py").write_text("def attention(q, k, v):\n    while True:\n        pass\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(remote, "TIMEOUT", 0.5)
+    assert cli.main(["describe", "endless:attention"]) == 2
+    assert "a call with 3 small arrays: no answer in 0.5 seconds" in capsys.readouterr().err
+
+
+def test_what_the_limit_cuts_is_told(monkeypatch):
+    describer = describing.Describer(remote.Function(of("in_torch", "flash"), in_process=True), 1.0)
+    monkeypatch.setattr(describer, "spent", lambda: 0.0 if describer.calls < 12 else 2.0)
+    contract = describer.contract()
+    assert isinstance(contract, Contract)
+    assert contract.cut
+    assert "no time to find out; --limit SECONDS gives more" in contract.unread.values()
+
+
+def test_ignored_is_what_is_so_as_each_that_it_may_be():
+    """Numbers that are all true are no reason to say that a mask is ignored."""
+
+    def rolled(q, k, v, mask=None):
+        scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        scores = scores if mask is None else np.where(np.roll(mask, 1, -1), scores, -1e9)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return weights / weights.sum(-1, keepdims=True) @ v
+
+    assert described(rolled).unread == {"mask": "no option that is known"}
+
+
+def test_the_command(monkeypatch, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\n\ndef attention(q, k, v, causal=False):\n"
+        "    s = np.einsum('btnd,bsnd->bnts', q, k) * q.shape[-1] ** -0.5\n    T, S = s.shape[-2:]\n"
+        "    s = np.where(np.tri(T, S, S - T), s, -np.inf) if causal else s\n"
+        "    w = np.exp(s - s.max(-1, keepdims=True))\n"
+        "    return np.einsum('bnts,bsnd->btnd', w / w.sum(-1, keepdims=True), v)\n",
+        "utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["describe", "mine:attention", "--save", "mine.toml", "--adapter"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("mine:attention   NumPy\n\nHow it is called (")
+    assert "causal is aligned to the end of the keys   (FlashAttention 2.1)" in out
+    assert "# Judge it by: attendax check adapter:adapted --causal end --empty-rows nan\n" in out
+    assert tomllib.loads((tmp_path / "mine.toml").read_text("utf-8"))["means"]["causal"] == "aligned to the end"
+    assert cli.main(["describe", "mine:nothing"]) == 2
+    assert "mine has no nothing" in capsys.readouterr().err
+    assert cli.main(["describe", "mine:attention", "--limit", "0"]) == 2
+    assert "--limit got 0, expected more than 0 CPU seconds" in capsys.readouterr().err
+    assert cli.main(["describe", "mine:attention", "--save", "none/mine.toml"]) == 2
+    assert "cannot write none/mine.toml" in capsys.readouterr().err
