@@ -17,7 +17,7 @@ from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import AXIS, DROPOUT, GROUPED, HEADS, OF_BATCH, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS, WORD
 from .remote import Function
 
-OTHERS = {  # sizes at which a scale is another
+OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
 }  # fmt: skip
 MANY = 64  # keys, of which half are dropped

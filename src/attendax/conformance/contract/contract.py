@@ -124,7 +124,9 @@ class Contract:
         means = {x.axis: x.value for x in self.meanings()} | ({"mask_word": form.word} if form.word else {})
         if "window" in form.options and form.options["window"].form == NUMBER:
             means |= {axis: form.how[axis] for axis in ("reach", "side")}
-        tables = {"called": called, "keywords": keywords, "required": form.meant, "means": means, "unread": self.unread}
+        tables: dict[str, Mapping[str, object]] = {
+            "called": called, "keywords": keywords, "required": form.meant, "means": means, "unread": self.unread,
+        }  # fmt: skip
         lines = [f"function = {_toml(self.path)}"]
         for title, table in tables.items():
             given = {k: x for k, x in table.items() if x not in ("", False)}

@@ -137,8 +137,9 @@ class Describer(Describing):
     def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:
         """Read a keyword; a mask that is added is refuted by a finite number."""
         found = super()._read(form, name, ours, ignored)
-        added = found and ours == "mask" and not ignored and found.options[ours].form.endswith(ADDED)
-        return found if not added or self._adds(found) else None
+        if found and ours == "mask" and not ignored and found.options[ours].form.endswith(ADDED):
+            return found if self._adds(found) else None
+        return found
 
     def _adds(self, form: Form) -> bool:
         """Tell whether a mask that is added lowers a score by 1 where it is -1."""
