@@ -86,6 +86,17 @@ def test_each_kind_has_what_it_needs():
             assert line.words or not k or line.kind == DEFECT, (axis, value)
 
 
+def test_a_scale_of_its_own_is_unusual():
+    """A model may have one, as Gemma 2 has: 1/√256 for heads of any width."""
+
+    def gemma(query, key, value):
+        scores = query @ key.swapaxes(-1, -2) / 16
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return weights / weights.sum(-1, keepdims=True) @ value
+
+    assert [(x.kind, x.axis) for x in described(gemma).meanings()] == [("unusual", "scale")]
+
+
 def test_in_words():
     contract = described(of("in_torch", "flash_ahead"))
     text = str(contract)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from .table import TABLE, Line, python, words_of_scale
+from .table import DEFECT, TABLE, UNUSUAL, Line, python, words_of_scale
 
 NEAR = 2e-3  # of an exponent, and of a number as a share of it
 AXES = ("N", "T", "S", "D", "V")
@@ -37,7 +37,8 @@ class Form:
         value = self.value(axis)
         said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
         said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value)}
-        return TABLE[axis].get(value) or Line(python(value), said[axis].format(value))
+        kind = UNUSUAL if axis == "scale" else DEFECT  # a model may have a scale of its own, as Gemma 2 has
+        return TABLE[axis].get(value) or Line(python(value), said[axis].format(value), kind=kind)
 
     def kind(self, axis: str) -> str:
         """The kind of its value of an axis: law, convention, unusual or defect."""
