@@ -12,11 +12,11 @@ import pytest
 from attendax.kernels.numerics import (
     fusion_barrier,
     in_memory,
-    product,
     rows_finite,
     sums_of_products,
     times,
 )
+from attendax.kernels.rules import product
 from attendax.ops.weighted_sum import matmul, matmul_transposed
 
 OPERANDS = {
