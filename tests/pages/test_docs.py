@@ -112,8 +112,8 @@ def test_a_release_says_its_address_which_no_source_does(tmp_path):
 PARTS = ["Wrong numbers", "Breaking", "Added", "Faster"]
 
 
-def test_a_release_is_said_in_sixty_lines_and_four_parts():
-    """In the source, the citation, the page and the changelog alike. Wrong numbers come first; a change has one line."""
+def test_a_release_is_said_in_four_parts_and_few_words_for_each_change():
+    """In the source, the citation, the page and the changelog alike. Wrong numbers come first."""
     root = PAGE.parents[1]
     version = re.search(r'^__version__ = "(.*)"$', (root / "src/attendax/__init__.py").read_text(), re.MULTILINE)[1]
     subprocess.run([root / ".ci/version", version], check=True)

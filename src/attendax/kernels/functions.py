@@ -62,7 +62,7 @@ def trace_mask(mask: Mask, T: int, S: int) -> Any:
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3))
-def evaluated(mask: Any, rank: int, T: int, S: int) -> Any:
+def evaluated(mask: Mask, rank: int, T: int, S: int) -> Any:
     """A mask whose traced functions are arrays of truth values (..., T, S), of the rank of the scores."""
 
     def evaluate(part):

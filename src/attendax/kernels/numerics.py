@@ -185,7 +185,7 @@ LOW, MOST = -16, 120  # exponents; see ``in_range``
 
 
 def in_range(rows: Array, scale: Array) -> tuple[Array, Array]:
-    """What rows (..., d) are multiplied with before their products, and these after that: (..., 1); together ``scale``.
+    """Two factors (..., 1) of rows (..., d), one before their products and one after; together they are ``scale``.
 
     The second is 1, except for a row whose numbers times the scale would leave the range of normal numbers. There it is
     a power of two: that product is exact, and the bits of the row are those of a wider range (L7, L8, L15).

@@ -19,12 +19,12 @@ from . import cudnn
 from .backends import ACCELERATORS, counted, default_platform, on, placed
 from .numerics import vary_alike
 from .operands import Plan
+from .rules import OrUnknown as OrUnknown
+from .rules import OrZero as OrZero
 from .watching import checked_by, is_watched, watched, without_jet
 
 CACHED_PROGRAMS = 256  # one for each set of parameters
 # JAX hands these to the rules of a primitive, one for each array.
-OrZero = Any  # an array, or ad.Zero where the tangent is 0
-OrUnknown = Any  # an array, or ad.UndefinedPrimal where a transpose is by it
 
 
 def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:

@@ -10,12 +10,15 @@ from typing import Any
 
 import jax
 from jax import Array, lax
+from jax.core import ShapedArray
 from jax.experimental import jet
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from .numerics import finite_straight_through, times, vary_alike
 
+OrZero = Any  # an array, or ad.Zero where the tangent is 0
+OrUnknown = Any  # an array, or ad.UndefinedPrimal where a transpose is by it
 Axes = tuple[int | None, ...]  # of each array, from one vmap
 Rule = Callable[..., tuple[Array, ...]]  # from arrays and their tangents (None: 0) to the tangents of the results
 
@@ -28,10 +31,10 @@ def with_rule(name: str, function: Callable[..., tuple[Array, ...]], rule: Rule)
     def run(*arrays: Array, axes: tuple[Axes, ...], **settings: Any) -> tuple[Array, ...]:
         return _mapped(partial(function, **settings), axes)(*arrays)
 
-    def shapes(*types: Any, **params: Any) -> Sequence[Any]:
+    def shapes(*types: ShapedArray, **params: Any) -> Sequence[ShapedArray]:
         return jax.make_jaxpr(partial(run, **params))(*types).out_avals
 
-    def push(primals: Sequence[Array], tangents: Sequence[Any], *, axes: tuple[Axes, ...], **settings: Any) -> Any:
+    def push(primals: Sequence[Array], tangents: Sequence[OrZero], *, axes: tuple[Axes, ...], **settings: Any) -> Any:
         there = [type(t) is not ad.Zero for t in tangents]
 
         def tangent(*given: Array) -> tuple[Array, ...]:
@@ -46,8 +49,8 @@ def with_rule(name: str, function: Callable[..., tuple[Array, ...]], rule: Rule)
         results = primitive.bind(*arrays, axes=(*axes, tuple(mapped)), **settings)
         return results, [0] * len(results)
 
-    def transpose(grads: Sequence[Any], *arrays: Any, **params: Any) -> list[Any]:
-        """By the arrays in which the function itself is linear."""
+    def transpose(grads: Sequence[OrZero], *arrays: OrUnknown, **params: Any) -> list[Array | None]:
+        """Transpose it in the arrays in which the function itself is linear."""
         unknown = [ad.is_undefined_primal(x) for x in arrays]
 
         def linear(*given: Array) -> tuple[Array, ...]:

@@ -209,7 +209,7 @@ def _shape(form: Form) -> str:
 
 
 class Apart(NamedTuple):
-    """What options of both show that no formula says."""
+    """A difference that options of both show and no formula explains."""
 
     shown: str  # the smallest input on which the two differ, if any
     names: frozenset[str] = frozenset()  # the keywords that A was given and has answered

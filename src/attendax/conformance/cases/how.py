@@ -111,6 +111,7 @@ class How(NamedTuple):
 
 DEAR = 2**18  # pairs of queries and keys, from which on the sizes of the ladder find more for the same seconds
 PLAINEST = ("plain", "gradient: plain")
+BEYOND = ("causal, from 2,048 on",)  # of a fault that no function of the corpora has
 FIRST = (  # then what finds the most of the corpora for its seconds, beside those before it: benchmarks/kit.py --all
     *PLAINEST, "dropout: random key", "gradient: lse, grouped heads", "lse, masked", "causal with grouped heads",
     "dropout: gradient, bias", "cache: softcap, one query", "dropout: window", "a result is held",
@@ -120,7 +121,7 @@ FIRST = (  # then what finds the most of the corpora for its seconds, beside tho
     "gradient: a cotangent that is a view", "in blocks: plain, 300", "one array for query, key and value",
     "gradient: bfloat16, a bias of many queries", "in blocks: mask of a prefix, 300", "logits to 100",
     "softcap of 30, logits to 60", "gradient: in blocks: window of a neighbour, 300", "dropout: many keys",
-    "causal, from 2,048 on",
+    *BEYOND,
 )  # fmt: skip
 
 

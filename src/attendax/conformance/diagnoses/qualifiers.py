@@ -70,7 +70,7 @@ def _without_options(cause: Cause, mine: Sequence[Outcome], plainest: Outcome) -
 
 
 def without_trait(case: Case, trait: str) -> Case | None:
-    """The same call without an option, or without what its sizes are; None for other traits."""
+    """Give the same call without an option, or without a property of its sizes; None for other traits."""
     sizes, axes = SIZES | case.sizes, {"grouped heads": ("N", "G"), "V != D": ("V", "D")}
     if trait not in axes:
         return dict(by_running.without_each(case)).get(trait)

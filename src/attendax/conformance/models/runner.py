@@ -134,14 +134,14 @@ class Runner(Subject):
         return model, per_position(getattr(self.driver, way.around)(apply) if way.around else apply)
 
     def _parts(self, request: Request) -> np.ndarray:
-        """Of each narrow dtype, whether parts of the model are computed in it."""
+        """Tell of each narrow dtype whether parts of the model are computed in it."""
         inputs = request.tokens.astype(np.int64 if self.arrays == "torch" else np.int32)
         given = {"query": inputs if self.table is None else self.table[inputs]}
         found = self.driver.dtypes(self._made("")[1], given, {})
         return np.array([name in found for name in NARROW_DTYPES])
 
     def _noted(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """The same model; it notes the dtype of its results, which a driver may widen."""
+        """Run the same model; it notes the dtype of its results, which a driver may widen."""
 
         def noted(*inputs: Any, **options: Any) -> Any:
             found = apply(*inputs, **options)

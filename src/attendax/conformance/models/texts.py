@@ -117,7 +117,7 @@ def _three(trial: Trial) -> tuple[int, int, int]:
 
 
 def _shown(trial: Trial, tokens: np.ndarray, finer: float = 1.0) -> tuple[int, int, int]:
-    """The same three, where other tokens at those two move the third by much; else it cannot be told."""
+    """Ask the same three tokens, if other tokens at two of them move the third by much; if not, it cannot be told."""
     one, other, third = _three(trial)
     others = tokens.copy()
     others[:, [one, other]] = trial.others(tokens)[:, [one, other]]

@@ -170,7 +170,7 @@ class Trial:
 
     @functools.cached_property
     def wide(self) -> "Trial | None":
-        """The same model in float64, where results are narrow and it can be converted."""
+        """Give the same model in float64, if its results are narrow and it can be converted."""
         if not self.narrow or "results" not in self.model.ways.get(WIDE, ()):
             return None
         found = Trial(self.model, self.seed, WIDE)
