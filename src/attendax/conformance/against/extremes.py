@@ -48,10 +48,11 @@ def beside(ours: str, kind: str, sizes: tuple[int, ...]) -> Any:
 def cases(form: Form, long: tuple[int, ...], longer: tuple[int, ...]) -> Iterator[Probe]:
     """Calls of long texts: all scores low, alone and beside each option by which keys are hidden; and large ones."""
     heard = (x for x, option in form.options.items() if option.name and x in (*MASKED, "return_lse"))
-    some = [{}, *({x: True} if x in FLAGS else {x: form.options[x].form} for x in heard)]
+    some: list[dict[str, Any]] = [{}]
+    some += [{x: True if x in FLAGS else form.options[x].form} for x in heard]
     for sizes, at in ((long, -FAR), (longer, LOW)):
         for asked in some if sizes else ():
-            options = {x: kind if kind is True else beside(x, kind, sizes) for x, kind in asked.items()}
+            options = {x: kind if isinstance(kind, bool) else beside(x, kind, sizes) for x, kind in asked.items()}
             yield near(sizes, at, options=options)
     yield near(long, FAR, -FAR)
 

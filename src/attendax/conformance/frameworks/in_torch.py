@@ -297,7 +297,7 @@ def dtypes(attend, arrays, options):
     """The names of the dtypes in which a call computes its parts."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    found = set()
+    found: set[str] = set()
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
