@@ -45,7 +45,7 @@ def check(
         profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
             masks, extremes and empty sets; "law" is every case, and precision as L8 has it.
         budget: seconds of the run: CPU seconds of both processes, and those in which the function rests, as one that
-            sleeps. What other programs take does not count. The default is 30, and 60 for JAX; twice as many if the
+            sleeps. Seconds of other programs do not count. The default is 30, and 60 for JAX; twice as many if the
             profile is not "numbers"; rests may double it. With 0 there is no limit, and no realistic size is tested.
         claims: "row-invariance", asked beside all else: the bits of a row do not change with the batch, its
             neighbours, more tokens behind it, or the other queries of the call.

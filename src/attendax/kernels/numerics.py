@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import jet
 from jax.experimental.xla_metadata import set_xla_metadata
@@ -204,7 +205,7 @@ def _exponent(x: Array) -> Array:
     return lax.shift_right_logical(bits, jnp.array(precision.nmant, bits.dtype)) + int(precision.minexp) - 1
 
 
-def _power_of_two(exponent: Array, dtype: Any) -> Array:
+def _power_of_two(exponent: Array, dtype: np.dtype) -> Array:
     precision = jnp.finfo(dtype)
     bits = exponent.astype(f"int{precision.bits}") - (int(precision.minexp) - 1)
     return lax.bitcast_convert_type(lax.shift_left(bits, jnp.array(precision.nmant, bits.dtype)), dtype)

@@ -182,7 +182,7 @@ def _forward(
 def scaled_products(q: Array, k: Array, scale: float) -> Array:
     """``scale · q kᵀ``: the queries are scaled first, by as much as leaves each row in the range of its dtype (L7).
 
-    What is left is a power of two, by which the products of a row are multiplied exactly.
+    The rest is a power of two, by which the products of a row are multiplied exactly.
     """
     finite = np.where(np.isfinite(q), np.abs(q), 0)
     exponent = sum(np.frexp(x)[1] for x in (finite.max(axis=-1, keepdims=True, initial=0), np.float64(scale)))

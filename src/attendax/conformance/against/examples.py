@@ -219,7 +219,7 @@ def alike_in_float32(a: Subject, b: Subject, probe: Probe) -> bool:
 def smallest(a: Subject, b: Subject, probes: Iterable[Probe], record: Record | None = None) -> str:
     """The first input on which the two give other numbers, and what they give; empty where none does.
 
-    What one of them refuses is recorded; where there is no record, it is a difference that B refuses.
+    A call that one of them refuses is recorded. Without a record, a refusal of B is a difference.
     """
     asked = _answers(a, b, probes) if record is None else _recorded(a, b, probes, record)
     for probe, mine, theirs in asked:

@@ -1,7 +1,7 @@
 """Qualifiers of a cause, such as "in float16": one is said only if the same call without it was run and passed.
 
-The names of causes have none before. What all calls of a cause have in common may be chance, so nothing is said of it
-unless it is tried; a mistake that is there without it as well is one cause.
+The names of causes have none before. A property that all calls of a cause have may be chance, so it is not said
+unless it is tried. A mistake that is there without it as well is one cause.
 """
 
 import math

@@ -230,7 +230,7 @@ def _causes(
 ) -> tuple[Cause, ...]:
     """One cause for each law whose faults follow from no other; ``usual`` has usual causes by the name of a case.
 
-    What raises may do so because of a ``guess`` of its arrays; ``assumed`` is what nobody said of the model.
+    A model may raise because of a ``guess`` of its arrays; ``assumed`` is what nobody said of the model.
     """
     left, found = outcomes, []
     at_random = any(o.case.name == AGAIN for o in outcomes)  # then nothing that was compared is sure

@@ -1,6 +1,6 @@
 """Time of a run: CPU seconds of both of its processes, the parts of it that have a share each; one core for the judge.
 
-Nothing that other programs take counts. What takes no CPU, as a function that sleeps, does: else it would never end. A
+Seconds of other programs do not count. Rests do, as of a function that sleeps: without that it would never end. A
 case that nobody gave a limit has one by the time that others took: one that hangs is a fault.
 """
 
