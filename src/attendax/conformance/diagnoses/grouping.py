@@ -100,7 +100,8 @@ def _faults(implementation: Implementation, left: list[Outcome], outcomes: Seque
 def _of_first_look(faults: Faults, greens: Greens, known: list[Reason]) -> None:
     """Causes that an earlier look found, with all they explain: small calls, and larger ones that ask the same.
 
-    After each reason alone, two of them at once, which have the name of the second. The calls that each explains are kept.
+    After each reason alone, two of them at once, which have the name of the second. The calls that each one explains
+    are kept.
     """
     pairs = [(one.hypothesis, other.hypothesis) for one, other in itertools.combinations(known[:TOGETHER], 2)]
     both = [Reason(other.after(one), set()) for one, other in pairs if one.values and other.values]
