@@ -86,7 +86,7 @@ class Contract:
         yield f"How it is called ({took}{', the limit' * self.cut})"
         more = [f"{k} = {x} unless given" for k, x in form.meant.items()]
         more += [f"{form.heads} = the number of heads"] if form.heads else []
-        yield from _rows("arrays", [_arrays(form)])
+        yield from _rows("arrays", [arrays_of(form)])
         yield from _rows("takes", ["as many queries as keys alone"] * self.square)
         yield from _rows("gives", [_gives(form)])
         yield from _rows("required", more)
@@ -133,18 +133,27 @@ class Contract:
             lines += ["", f"[{title}]", *(f"{k} = {_toml(x)}" for k, x in given.items())] if given else []
         return "\n".join(lines) + "\n"
 
-    def adapter(self) -> str:
+    def called_as_protocol(self) -> bool:
+        """Tell whether `attendax check` can call it as it is."""
+        form, ours = self.form, _of_protocol(self.form)
+        names = "layout", "order", "pack", "outcome", "first", "heads", "meant"
+        return all(getattr(form, name) == getattr(ours, name) for name in names)
+
+    def command(self, module: str = "adapter") -> str:
+        """The command that judges its adapter, in a file ``module``.py; it declares conventions that have a flag."""
+        flags = sorted({x.flag for x in self.meanings() if x.flag.startswith(("--causal", "--empty-rows"))})
+        return " ".join([f"attendax check {module}:adapted", *flags])
+
+    def adapter(self, module: str = "adapter") -> str:
         """Python that defines ``adapted``, the function under the protocol of ``attendax check``.
 
-        It keeps its conventions; the command in its first line declares those for which there is a flag. Raises
-        ``writing.NoAdapter`` where no adapter can be written.
+        It keeps its conventions; its first line has the ``command`` that judges it. Raises ``writing.NoAdapter`` if no
+        adapter can be written.
         """
-        flags = sorted({x.flag for x in self.meanings() if x.flag.startswith(("--causal", "--empty-rows"))})
-        head = " ".join(["# Judge it by: attendax check adapter:adapted", *flags])
         text = writing.adapter(_of_protocol(self.form), self.form)
         if self.no_limit == "-1":
             text = re.sub(r"(def adapted.*\n)", rf"\1    {NO_LIMIT}\n", text)
-        return f"{head}\n{text}"
+        return f"# Judge it by: {self.command(module)}\n{text}"
 
 
 TITLES = {
@@ -168,7 +177,8 @@ def _axes(layout: str, pack: str = "") -> str:
     return f"({', '.join(axes)})"
 
 
-def _arrays(form: Form) -> str:
+def arrays_of(form: Form) -> str:
+    """The arrays that it takes, and their axes, in words."""
     pack = form.pack.partition(" ")[0]
     axes, grouped = _axes(form.layout, form.pack), ", fewer heads of keys allowed" * form.grouped
     if pack == "kv":
