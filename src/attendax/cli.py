@@ -200,7 +200,7 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
 
 def _advice(path: str) -> str:
-    """How to judge a function that `attendax check` does not call as it is meant; or nothing."""
+    """Say how to judge a function that `attendax check` does not call as it is meant; or nothing."""
     from attendax.conformance.contract.command import advice  # after a plain call that is wrong, and else never
 
     return advice(path)

@@ -406,7 +406,7 @@ def single_head_cases() -> list[Case]:
 
     def forward(twin, x, params, causal):
         if hasattr(twin, "init_encoder_block"):
-            return twin.Attention(M, causal=causal).forward(params, x)
+            return twin.Attention(M, causal=causal).forward(x, params)
         return layer(twin, params, causal).forward(x)
 
     def backward(spec, grad_output, x, params, causal):

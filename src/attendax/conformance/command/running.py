@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _advice(args: argparse.Namespace) -> str:
-    """How to judge a function that is called otherwise than the protocol, if nobody said how it is called."""
+    """Say how to judge a function that is called otherwise than the protocol, if nobody said how it is called."""
     said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "lib", "onnx"))
     if said or args.in_process or args.target in ADAPTERS or not hasattr(args, "advise"):
         return ""
