@@ -14,6 +14,7 @@ from attendax.conformance.judge.verdicts import Finding
 from attendax.conformance.report.outcomes import Cause, Harm, Outcome
 from attendax.conformance.report.summary import summary
 from attendax.conformance.run.run import judge
+from planted_functions import of_the_sum
 
 TILED = "key heads are tiled (n % G) instead of blocked (n // (N // G))"
 DTYPES = "float16", "bfloat16"
@@ -79,6 +80,15 @@ class TestEarned:
             with qualifiers.by_running.patience(60.0):
                 cause = Cause(TILED, Harm.GRADIENTS, (case.name,), tried=1)
                 assert qualifiers.qualified(cause, Faults([outcome], {}, [outcome]), made, HOW).name == words + TILED
+
+    def test_an_lse_is_said_of_parts_that_are_joined_if_each_part_is_right_without_it(self):
+        def wrong_in_short_parts(query, key, value, **options):
+            out = right_attention.attend(query, key, value, **options)
+            return (odd(out[0]), out[1]) if isinstance(out, tuple) else odd(out) if key.shape[-2] == 3 else out
+
+        for case in (named("merge"), named("merge with a mask")):
+            assert said_of(of_the_sum, case) == "the result is wrong with return_lse"
+        assert said_of(wrong_in_short_parts, named("merge")) == "the result is wrong"
 
     def test_what_passes_by_a_hair_tells_nothing(self, monkeypatch):
         """A call in float16 is off by 1.2 of what is allowed, and without the mask by 0.9: the mask is not to blame."""

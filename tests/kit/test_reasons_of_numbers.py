@@ -220,6 +220,19 @@ def test_a_call_tells_rounding_from_what_is_off_by_little(off, coarse):
         assert by_numbers.only_rounds(Trial(made, CASES[0], How()), by_numbers.BF16) is coarse
 
 
+@pytest.mark.parametrize("sizes", [{"T": 40, "S": 56, "D": 64}, {"T": 1, "S": 33}], ids=["wide heads", "one query"])
+@pytest.mark.parametrize(("off", "coarse"), [({"slope": 1e-4}, False), ({"product": narrow}, True)])
+def test_a_function_that_refuses_small_calls_is_asked_at_its_own_sizes(off, coarse, sizes):
+    def attend(query, key, value):
+        if query.shape[-2] != sizes["T"] or query.shape[-1] < sizes.get("D", 1):
+            raise ValueError("refused")
+        return formula(query, key, value, **off)
+
+    trial = Trial(Implementation(attend, "mine", arrays="numpy"), CASES[0]._replace(sizes=sizes), How())
+    with patience(60.0):
+        assert by_numbers.only_rounds(trial, by_numbers.BF16) is coarse
+
+
 def test_every_case_of_coarse_products_passes_with_the_remedy():
     coarse = functools.partial(formula, product=narrow)
     (cause,) = check(coarse, only=SMALL, sizes=SIZES).causes

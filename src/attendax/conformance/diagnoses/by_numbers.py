@@ -22,8 +22,10 @@ from .hypothesis import lengths, loosely, multiplied
 BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
 MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong; and of all, where it is the precision
-LENGTH = 4  # queries and keys of the calls that tell rounding from a mistake; a power of 2
-EVEN = "query = 0 * query; value = np.rint(2 * value).astype(dtype)"  # weights and averages are exact in any precision
+LENGTH = 4  # the fewest queries and keys that tell rounding from a mistake
+# scores of 0 for a power of 2 of keys, and -256 for the rest: weights and averages are exact in any precision
+EVEN = """query = 0 * query; query[..., 0] = 1; key[..., 0] = 0; value = np.rint(2 * value).astype(dtype)
+key[..., 2 ** int(np.log2(S)) :, 0] = -(2.0 ** (8 + round(np.log2(D) / 2)))"""
 # scaled scores of 0, 2, 4 and 6; the result is the weights, and no precision of products rounds one by more than itself
 STEPS = """query = 0 * query; query[..., 0] = 1; key = 0 * key
 key[..., 0] = 2 ** (1 + round(np.log2(D) / 2)) * (np.arange(S) % 4); value = value * 0 + np.eye(S, V, dtype=dtype)"""
@@ -61,29 +63,40 @@ def _precision(faults: Faults, level: str, dtype: str) -> None:
     others = sum(o.case.sizes.get("S", 2) > 1 for o in right)
     told = [({n for n, t in mine.items() if is_so(t)}, words, flag, unit) for words, flag, unit, is_so in WAYS[dtype]]
     for names, words, remedy, unit in sorted(told, key=lambda one: -len(one[0])):  # the finest of those that are so
-        if len(names) >= MOST * (len(mine) + others) and only_rounds(mine[min(names)], unit):
+        if len(names) >= MOST * (len(mine) + others) and only_rounds(min((mine[n] for n in names), key=_size), unit):
             faults.take(words, names, remedy)
             return
+
+
+def _size(trial: Trial) -> tuple[bool, int, str]:
+    """The order in which trials are taken for ``only_rounds``: the smallest that has enough queries and keys."""
+    return min(lengths(trial)) < LENGTH, trial.case.pairs, trial.case.name
 
 
 def only_rounds(trial: Trial, unit: float) -> bool:
     """Tell whether the averages that no precision of products rounds are right, and each weight but for its own.
 
-    A scale, or a decay, that is off by little is as near to right results as coarse products are.
+    A scale, or a decay, that is off by little is as near to right results as coarse products are. Small calls show
+    most; the calls have the trial's sizes if the function refuses those.
     """
-    form, short = trial.implementation.form, CASES[0]._replace(sizes={"T": LENGTH, "S": LENGTH})
-    for lines, allowed, of_each in ((EVEN, EXACT, False), (STEPS, 4 * unit, True)):
-        made = with_case(trial, plain_of(form, {}, lines, case=short._replace(dtype=trial.case.dtype)))
-        if made is None:  # it cannot be asked, or there is no time
-            return False
-        wanted, got = (np.asarray(x["out"], np.float64) for x in (made.expected(), made.got))
-        if got.shape != wanted.shape:
-            return False
-        rows = 2 ** np.arange(wanted.shape[-2].bit_length()) - 1  # causal queries that see a power of 2 of keys, too
-        off, size = np.abs(got - wanted), np.abs(wanted) if of_each else np.abs(wanted).max()
-        if not (off <= allowed * size)[..., rows[rows < wanted.shape[-2]], :].all():
-            return False
-    return True
+    form, own = trial.implementation.form, SIZES | trial.case.sizes
+    axes = "S" if own["T"] == 1 and not form.causal else "TS"  # one query is all that some take
+    for sizes in dict.fromkeys("TS", LENGTH), own | {axis: max(own[axis], LENGTH) for axis in axes}:
+        case = CASES[0]._replace(sizes=sizes, dtype=trial.case.dtype)
+        even, steps = (with_case(trial, plain_of(form, {}, lines, case=case)) for lines in (EVEN, STEPS))
+        if even and steps:
+            return _is_within(even, EXACT) and _is_within(steps, 4 * unit, of_each=True)
+    return False  # it cannot be asked, or there is no time
+
+
+def _is_within(trial: Trial, allowed: float, *, of_each: bool = False) -> bool:
+    """Tell whether a result is off by at most a part of the largest number, or of each."""
+    wanted, got = (np.asarray(x["out"], np.float64) for x in (trial.expected(), trial.got))
+    if got.shape != wanted.shape:
+        return False
+    rows = 2 ** np.arange(wanted.shape[-2].bit_length()) - 1  # causal queries that see a power of 2 of keys, too
+    off, size = np.abs(got - wanted), np.abs(wanted) if of_each else np.abs(wanted).max()
+    return bool((off <= allowed * size)[..., rows[rows < wanted.shape[-2]], :].all())
 
 
 def _is_coarse(precision: str, unit: float) -> Callable[[Trial], bool]:

@@ -35,7 +35,7 @@ def qualified(cause: Cause, faults: Faults, implementation: Implementation, how:
         return passes(implementation, without, plainest, how)
 
     name, vague = cause.name, bool(re.match(VAGUE, cause.name))
-    options = [option for option, without in _without_options(cause, mine, plainest) if is_earned(without)]
+    options = [option for option, without in _without_options(cause, mine, plainest) if all(map(is_earned, without))]
     name += f"{' ' if vague else ', '}with {', '.join(options)}" * bool(options)
     dtypes = {o.case.dtype or how.dtype for o in mine}
     if how.dtype not in dtypes and "float" not in name and is_earned(plainest.case._replace(dtype=None)):
@@ -59,14 +59,25 @@ def _way(
     return words * any(o.case.options == asked and o.case.dtype == plainest.case.dtype for o in passed)
 
 
-def _without_options(cause: Cause, mine: Sequence[Outcome], plainest: Outcome) -> Iterator[tuple[str, Case]]:
-    """Each option that all calls of a cause without a reason have, and the plainest of them without it."""
-    shared = set.intersection(*(o.case.options for o in mine)) - NEVER_SAID
-    if cause.tried or re.search(NO_OPTIONS, cause.name) or plainest.case.judge != "value":
+def _without_options(cause: Cause, mine: Sequence[Outcome], plainest: Outcome) -> Iterator[tuple[str, list[Case]]]:
+    """Each option that all calls of a cause without a reason have, and the calls of the plainest without it."""
+    silent = NEVER_SAID - ({"return_lse"} if plainest.case.judge == "merged" else set())
+    shared = set.intersection(*(o.case.options for o in mine)) - silent
+    if cause.tried or re.search(NO_OPTIONS, cause.name) or plainest.case.judge not in ("value", "merged"):
         return
     for option, case in by_running.without_each(plainest.case):
         if option in shared and f"gradient of {option}" not in cause.name:
-            yield option, case
+            yield option, _parts(case) if option == "return_lse" else [case]
+
+
+def _parts(case: Case) -> list[Case]:
+    """The two calls whose results a case joins, each as a case of its own."""
+    found = []
+    for part in (":cut", "cut:"):
+        line = f"key, value = key[..., {part}, :], value[..., {part}, :]"
+        line += f"; mask = mask[..., {part}]" * ("mask" in case.options)
+        found.append(case._replace(judge="value", lines=f"{case.lines}\n{line}"))
+    return found
 
 
 def without_trait(case: Case, trait: str) -> Case | None:
