@@ -13,7 +13,8 @@ from ..report.outcomes import Cause, Harm, Outcome
 from .by_running import STRIDES
 from .hypothesis import GRADIENT
 
-OF_GRADIENTS = r"gradient|grad |^dS|^delta|tangent|derivative|^second |race|not contiguous"  # needs no such word
+# in names that need no word for the way of calling
+OF_GRADIENTS = r"gradient(?! of the values alone)|grad |^dS|^delta|tangent|derivative|^second |race|not contiguous"
 BACKWARD = "in the backward, "
 WAYS = (  # of calling, each with the words that a name gets where all of its cases are called so
     ({"vmap", "per example gradient"}, "under vmap, "),
