@@ -82,3 +82,27 @@ def test_a_module_in_bfloat16_is_judged_in_float64_where_its_results_show_nothin
     if encoder:
         blind = check_model(model, causal=True, only=["future", "past"], seed=1)
         assert blind.causes[0].name.startswith("future: every position sees all")
+
+
+def test_a_leak_that_shows_in_float64_alone_is_not_told_in_times_of_rounding():
+    """A copy in float64 is held to the rounding of float32: a factor of it would be a factor of another dtype."""
+    torch = pytest.importorskip("torch")
+
+    class Leak(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.joint = torch.nn.Embedding(40, 32), torch.nn.Linear(32, 96)
+
+        def forward(self, tokens):
+            x = self.table(tokens)
+            query, key, value = self.joint(x).chunk(3, -1)
+            scores = query @ key.mT / 32**0.5
+            ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            return x + scores.masked_fill(ahead, -8.0).softmax(-1) @ value
+
+    torch.manual_seed(2)
+    report = check_model(Leak().bfloat16(), causal=True, vocabulary=40, only=["future"], seed=0, in_process=True)
+    said = [outcome.finding.message for outcome in report.failures]
+    told = [words for words in said if words.endswith(", in float64")]
+    assert told
+    assert not [words for words in told if "times what rounding" in words]
