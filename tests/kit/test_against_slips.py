@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from attendax.conformance.against import diff, remote, report
+from attendax.conformance.against import asking, diff, forms, neighbours, remote, report
 from attendax.conformance.cases.case import Inputs
 from attendax.conformance.conventions import formula
 from attendax.conformance.conventions.form import LAW
@@ -552,3 +552,35 @@ def test_dropout_of_jax_is_compared_by_a_mean():
 
     (difference,) = diff(attention, unscaled).differences
     assert (difference.name, difference.b) == ("dropout", "does not scale what is kept")
+
+
+def with_lse(base, empty):
+    """Attention with a log-sum-exp in a base; ``empty`` are the scores of keys beyond a length."""
+
+    def attention(query, key, value, mask=None, key_lengths=None, return_lse=False):
+        scores = scored(query, key)
+        if key_lengths is not None:
+            beyond = np.arange(scores.shape[-1]) >= np.asarray(key_lengths)[:, None]
+            scores = np.where(beyond[:, None, None], empty, scores)
+        scores = scores if mask is None else np.where(mask, scores, -np.inf)
+        largest = scores.max(-1, keepdims=True)
+        largest = np.where(np.isfinite(largest), largest, 0)
+        powers = np.exp(scores - largest)
+        total = powers.sum(-1, keepdims=True)
+        with np.errstate(all="ignore"):
+            lse = (largest + np.log(total))[..., 0] / np.log(base)
+        out = powers / np.where(total == 0, 1, total) @ value
+        return (out, lse) if return_lse else out
+
+    return attention
+
+
+def test_a_query_without_any_key_refutes_no_base_of_the_log_sum_exp():
+    kinds = {"mask": "BNTS/True attends", "key_lengths": "", "return_lse": "BNT"}
+    options = {name: forms.Option(name, kind) for name, kind in kinds.items()}
+    fn = remote.Function(with_lse(2, -1e9), in_process=True)
+    natural = forms.Form(options=options, arrays="numpy", defaults=fn.defaults)
+    subject = asking.Subject(fn, natural.but(lse="base 2"))
+    assert neighbours.refuted(subject, ("lse",), natural, asking.GENERAL) is None
+    wrong = subject.by(natural)
+    assert neighbours.refuted(wrong, ("lse",), subject.form, asking.GENERAL) is not None

@@ -12,7 +12,7 @@ from .forms import LAW, Form, Option
 from .options import OPTIONS, kind_of
 
 Result = tuple[Probe, Answer]
-OF_DTYPES = "softmax", "out", "dropout", "large"  # which no value of the table changes
+OF_DTYPES = "softmax", "out", "dropout", "large", "negative", "none"  # which no value of the table changes
 
 
 def neighbour(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> Subject | None:
@@ -59,10 +59,16 @@ def holds(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> int:
 
 
 def refuted(x: Subject, axes: tuple[str, ...], beside: Form, sizes: tuple[int, ...]) -> Probe | None:
-    """An input for which a function gives other numbers than its form says, with other values of those axes, too."""
-    other = x.by(x.form.but(**{axis: beside.how[axis] for axis in axes}))
+    """An input for which a function gives other numbers than its form says, with other values of those axes, too.
+
+    A query without any key may get anything, unless the axes are of such queries.
+    """
+    anything = {} if {"empty", "empty_lse"} & set(axes) else {"empty": "NaN", "empty_lse": "nan"}
+    said = x.by(x.form.but(**anything))
+    other = x.by(said.form.but(**{axis: beside.how[axis] for axis in axes}))
     for probe, found in _answers(x, sizes):
-        if not _is(x, (probe, found)) and distance(x.right(probe), other.right(probe)) > probe.tolerance:
+        right, some = said.right(probe), bool(anything)
+        if min(distance(y, right, some=some) for y in (found, other.right(probe))) > probe.tolerance:
             return probe
     return None
 
