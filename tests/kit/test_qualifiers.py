@@ -12,7 +12,7 @@ from attendax.conformance.diagnoses import diagnosed, qualifiers
 from attendax.conformance.diagnoses.causes import Faults
 from attendax.conformance.judge.verdicts import Finding
 from attendax.conformance.report.outcomes import Cause, Harm, Outcome
-from attendax.conformance.report.summary import summary
+from attendax.conformance.report.summary import _told, summary
 from attendax.conformance.run.run import judge
 from planted_functions import of_the_sum
 
@@ -103,6 +103,47 @@ class TestEarned:
 
     def test_nothing_is_said_that_there_is_no_time_for(self):
         assert said_of(in_a_dtype(None, odd, "mask"), MASKED, lambda: 0.0) == "the result is wrong"
+
+
+def odd_with_a_mask(query, key, value, **options):
+    """Wrong by a factor of each query and feature with a mask: the gradients follow, and are right for that result."""
+    out = right_attention.attend(query, key, value, **options)
+    return out * (factors_of(out) if options.get("mask") is not None else 1)
+
+
+def odd_backward(grad_output, query, key, value, **options):
+    factors = factors_of(grad_output) if options.get("mask") is not None else 1
+    return right_attention.backward(grad_output * factors, query, key, value, **options)
+
+
+def factors_of(out):
+    return (1.5 + np.sin(np.arange(out.size))).reshape(out.shape).astype(out.dtype)
+
+
+@pytest.mark.parametrize("asked", ["all", "gradient"])
+def test_gradients_that_follow_from_a_wrong_result_are_wrong_numbers(asked):
+    """The result of that same call is wrong, whether a case asks for it or not."""
+    names = ["mask (T, S)"] * (asked == "all") + ["gradient: mask (T, S)"]
+    made = Implementation(odd_with_a_mask, "mine", arrays="numpy", backward=odd_backward)
+    outcomes = [judge(made, named(name), HOW) for name in names]
+    (cause,) = diagnosed(made, outcomes, HOW)
+    assert (cause.harm, cause.name) == (Harm.NUMBERS, "the result is wrong with mask")
+    (late,) = diagnosed(made, outcomes, HOW._replace(left=lambda: 0.0))
+    assert (late.harm, late.name) == (Harm.NUMBERS, "the result is wrong")
+
+
+def test_gradients_are_wrong_if_the_result_of_the_same_call_is_right():
+    made = Implementation(right_attention.attend, "mine", arrays="numpy", backward=odd_backward)
+    (cause,) = diagnosed(made, [judge(made, named("gradient: mask (T, S)"), HOW)], HOW)
+    assert cause.harm is Harm.GRADIENTS
+    assert "the gradient of" in cause.name
+
+
+def test_a_gradient_that_follows_from_a_wrong_result_is_told_with_its_name():
+    made = Implementation(odd_with_a_mask, "mine", arrays="numpy", backward=odd_backward)
+    outcomes = [judge(made, named("gradient: mask (T, S)"), HOW)]
+    report = Report("mine:attention", "", "numpy", tuple(outcomes), causes=diagnosed(made, outcomes, HOW))
+    assert f" in {outcomes[0].finding.leaf}" in _told(report.causes[0], report)
 
 
 def test_if_there_is_no_time_the_headline_says_so_and_what_to_add():

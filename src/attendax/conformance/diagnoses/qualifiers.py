@@ -10,17 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, SIZES, Case
-from ..cases.how import How
+from ..cases.how import How, forever
 from ..judge.judging import find
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
+from ..worker.calling import subject_of
 from . import by_running
 from .causes import BACKWARD, OF_GRADIENTS, VAGUE, WAYS, Faults
+from .hypothesis import GRADIENT
 
 NEVER_SAID = {"scale", "return_lse", "dropout_rng"}  # options of which nothing is said
 NO_OPTIONS = rf"{ZEROS}|is all zeros| times what is right|wrong only with "  # in names that no options are added to
 DRAWS, STEP = 2, 104729  # of the numbers of a call that has to pass, and what lies between their seeds
 CLEARLY = 0.5  # of the error over the allowed one: a call passes that has at most so much of what the wrong one has
+FORWARDS, SPARE = 3, 5.0  # calls of a cause of gradients whose results are looked at; seconds for one if none is left
+DERIVED = {*GRADIENT, "jvp", "second"}  # directions whose forward is the same call
+OF_BACKWARD = rf"{BACKWARD}|is all zeros"  # in names that were said of more than the error of a gradient
+OF_A_GRADIENT = r"(the gradient of|tangent|second) \w+ is \w+"
+OF_NUMBERS = (Verdict.WRONG, Verdict.NAN, Verdict.SILENT)
 QUALIFIED = (Harm.NUMBERS, Harm.GRADIENTS, Harm.ROBUSTNESS)
 
 
@@ -29,7 +36,10 @@ def qualified(cause: Cause, faults: Faults, implementation: Implementation, how:
     mine = [o for o in faults.outcomes if o.case.name in cause.cases]
     if cause.harm not in QUALIFIED or cause.where or not mine or implementation.recorded:
         return cause
-    plainest = min(mine, key=lambda o: (o.case.judge != "value", o.case.pairs, len(o.case.options)))
+    mine.sort(key=lambda o: (o.case.judge != "value", o.case.pairs, len(o.case.options)))
+    plainest = mine[0]
+    if cause.harm is Harm.GRADIENTS or re.match(OF_A_GRADIENT, cause.name):
+        cause, plainest = _of_results(cause, mine, implementation, how)
 
     def is_earned(without: Case) -> bool:
         return passes(implementation, without, plainest, how)
@@ -42,6 +52,34 @@ def qualified(cause: Cause, faults: Faults, implementation: Implementation, how:
         words = f"in {' and '.join(sorted(dtypes))}"
         name = f"{name} {words}" if vague else f"{words}, {name}"
     return cause._replace(name=_way(name, mine, plainest, faults, is_earned) + name)
+
+
+def _of_results(
+    cause: Cause, mine: Sequence[Outcome], implementation: Implementation, how: How
+) -> tuple[Cause, Outcome]:
+    """A cause of gradients, and the plainest call that shows it: one of results if those of the same calls are wrong.
+
+    Wrong gradients follow from a wrong result. They are a mistake of their own only in a call whose result is right.
+    """
+    asked = [o for o in mine if o.case.judge == "value" and o.case.direction.partition(",")[0] in DERIVED]
+    if not asked or re.search(OF_BACKWARD, cause.name) or (cause.tried and re.search(OF_GRADIENTS, cause.name)):
+        return cause, mine[0]
+    wrong, late = list[Outcome](), by_running.is_late()
+    if late:  # one call has to be made, or it is not known what is wrong
+        subject_of(implementation).allow(SPARE, forever)
+    for outcome in asked[: 1 if late else FORWARDS]:
+        case = outcome.case._replace(direction=FORWARD, where={})
+        seed = how.seed if outcome.seed is None else outcome.seed
+        finding = find(implementation, case, how._replace(seed=seed))[0]
+        if finding.verdict not in OF_NUMBERS:
+            names = sorted(cause.cases, key=lambda name: name != outcome.case.name)
+            return cause._replace(cases=tuple(names)), outcome
+        wrong.append(Outcome(case, finding, 0.0, ""))
+    subject = "lse" if wrong[0].finding.leaf == "lse" else "the result"
+    found = Verdict.NAN if wrong[0].verdict is Verdict.NAN else Verdict.WRONG
+    name = re.sub(f"^{OF_A_GRADIENT}", f"{subject} is {found}", cause.name)
+    harm = Harm.NUMBERS if cause.harm is Harm.GRADIENTS else cause.harm
+    return cause._replace(name=name, harm=harm), wrong[0]
 
 
 def _way(

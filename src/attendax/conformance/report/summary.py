@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..cases import PROFILES, profiles
+from ..cases.case import FORWARD
 from ..judge.verdicts import Verdict
 from .outcome import LEFT, Cause, Harm, Outcome, number_of
 from .outcomes import MODEL_LAWS, Outcomes
@@ -172,7 +173,9 @@ def _told(cause: Cause, report: Outcomes) -> str:
         return f"{told}; tried: it explains {cause.tried}{others}"
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():
-        return f"{told}; expected {facts['expected']}, got {facts['got']}"
+        follows = cause.harm is Harm.NUMBERS and first is not None and first.case.level != FORWARD
+        place = f" in {first.finding.leaf}" if follows and first else ""  # of gradients, after a wrong result
+        return f"{told}; expected {facts['expected']}, got {facts['got']}{place}"
     if first and first.finding.message not in cause.name:
         return f"{told}; {first.finding.message.removeprefix(f'{cause.name}: ')}"
     return told
