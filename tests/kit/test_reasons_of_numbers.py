@@ -10,8 +10,9 @@ import planted
 import right_attention
 from attendax import conformance
 from attendax.conformance import CASES, Implementation
+from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How
-from attendax.conformance.diagnoses import by_numbers
+from attendax.conformance.diagnoses import by_numbers, by_running
 from attendax.conformance.diagnoses.by_running import patience
 from attendax.conformance.judge.trial import Trial
 from attendax.conformance.judge.verdicts import WITHOUT
@@ -168,6 +169,42 @@ def test_of_sizes_that_are_equal_the_one_that_matters_is_named(axis):
         return out + np.float32({"T": out.shape[-2], "S": S}[axis] > 128)
 
     assert causes(after(change), "in blocks: plain") == [f"wrong only where {axis} > 128"]
+
+
+def where_wrong(fn, case):
+    trial = Trial(Implementation(fn, "mine", arrays="numpy"), case, How())
+    with patience(60.0):
+        trial.got = trial.run()
+        return by_running.where_wrong(by_running.smaller(trial))
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        lambda query, key, value: query / 24,
+        lambda query, key, value: key,
+        lambda query, key, value: value,
+        lambda query, key, value: query @ key.swapaxes(-1, -2) / 24 / 8,
+    ],
+    ids=["query", "key", "value", "scores"],
+)
+def test_large_numbers_are_no_size(measured):
+    """Of so many numbers a few are so large, and none of fewer."""
+
+    def attend(query, key, value):
+        is_large = abs(measured(query, key, value)).max() > 3.9
+        return right_attention.attend(query, key, value) * np.float32(1.5 if is_large else 1)
+
+    assert where_wrong(attend, named("logits to 100")) == ""
+
+
+@pytest.mark.parametrize("name", ["logits to 100", "neither batch nor heads", "grouped heads"])
+def test_a_size_is_told_whatever_the_numbers(name):
+    def change(out, S):
+        return out + np.float32(S > 12)
+
+    case = named(name)
+    assert where_wrong(after(change), case._replace(sizes=case.sizes | {"S": 40})) == "S > 12"
 
 
 def test_a_weight_that_is_0_by_its_score_is_no_key_that_is_not_seen():

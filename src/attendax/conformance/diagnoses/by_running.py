@@ -28,6 +28,10 @@ ONCE = "what the function does in Python it does once, when it is traced"
 BEYOND_ROUNDING = 4.0  # times what rounding may explain
 MARK = 0x3FFD5  # the first bits, in float64, of the NaN that freed memory is left with
 FARTHEST = 2**13  # of a size that is looked at
+LARGEST = "float(np.abs(np.nan_to_num({0}, nan=0, posinf=0, neginf=0)).max(initial=0))"
+ROWS_OF_KEYS = "np.repeat(key.reshape(-1, *key.shape[-2:]), query[..., 0, 0].size // key[..., 0, 0].size, 0)"
+PRODUCTS = f"query.reshape(-1, *query.shape[-2:]) @ {ROWS_OF_KEYS}.swapaxes(-1, -2)"
+REACHES = (("query", "query"), ("key", "key"), ("value", "value"), (PRODUCTS, "query"))  # of what, and what is scaled
 
 
 _seconds: contextvars.ContextVar[list[float]] = contextvars.ContextVar("seconds that calls may take")
@@ -221,15 +225,28 @@ def _if_wrong(trial: Trial | None) -> Trial | None:
 def where_wrong(trial: Trial) -> str:
     """The sizes from which on it is wrong, as numbers of one axis each; empty where it is wrong at small sizes, too.
 
-    The trial is as ``smaller`` has it. In a narrow dtype rounding may hide it at the sizes below.
+    The trial is as ``smaller`` has it. In a narrow dtype rounding may hide it at the sizes below. Calls at other sizes
+    have numbers as large as this one: of fewer numbers that are drawn the largest is smaller, and that may be why.
     """
     if not is_called_once(trial) or trial.dtype in ("float16", "bfloat16"):
         return ""
-    found = []
+    trial, found = _reaching(trial), []
     for axis, (small, times) in _axes(trial).items():
         if (SIZES | trial.case.sizes)[axis] != times[axis] * small and _is_right_at(trial, times, small):
             found.append(_bound(trial, axis, small, times))
     return " and ".join(found)
+
+
+def _reaching(trial: Trial) -> Trial:
+    """The same call, whose numbers, and products of queries and keys, are at least as large at other sizes."""
+    lines, arrays = [trial.case.lines], trial.inputs.arrays
+    for measured, scaled in REACHES if all(x.size for x in arrays.values()) else ():
+        largest = LARGEST.format(measured)
+        with np.errstate(all="ignore"):
+            most = eval(largest, {"np": np} | arrays)
+        lines += [f"largest = {largest}", f"if 0 < largest < {most}:\n    {scaled} *= {most} / largest"]
+    lines += ["del largest"] * (len(lines) > 1)
+    return Trial(trial.implementation, trial.case._replace(lines="\n".join(lines)), trial.how)
 
 
 def _bound(trial: Trial, axis: str, right: int, times: Mapping[str, int]) -> str:
