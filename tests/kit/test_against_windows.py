@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attendax.conformance.against import diff
+from attendax.conformance.against import describing, diff, remote, writing
 
 
 def softmax(scores):
@@ -122,3 +122,28 @@ def test_a_window_of_a_number_or_two_sides_is_asked_both():
         np.testing.assert_allclose(
             names["adapted"](query, key, value, window=window), right(query, key, value, window), rtol=1e-5
         )
+
+
+def by_sides(negative, none):
+    """A window of two sides; a negative side is no limit, or a number, and None is no limit, or refused."""
+
+    def attention(query, key, value, mask=None, window=None):
+        scores, known = scored(query, key)
+        if window is not None:
+            left, right = (999 if (none and x is None) or (negative and x is not None and x < 0) else x for x in window)
+            scores = np.where((known["j"] >= known["i"] - left) & (known["j"] <= known["i"] + right), scores, -np.inf)
+        return softmax(scores if mask is None else np.where(mask, scores, -np.inf)) @ value
+
+    return attention
+
+
+@pytest.mark.parametrize(("negative", "none"), [(False, True), (True, False), (True, True)])
+def test_the_adapter_takes_negative_sides_and_none_as_a_does(negative, none):
+    fns = [remote.Function(x, in_process=True) for x in (by_sides(negative, none), by_sides(not negative, False))]
+    a, b = (describing.Describing(fn).subject().form for fn in fns)
+    names = {"xp": np, "fn": by_sides(not negative, False)}
+    exec(writing.adapter(a, b).partition("\n\n\n")[2], names)
+    query, key, value = np.random.default_rng(0).standard_normal((3, 1, 2, 4, 5)).astype(np.float32)
+    for window in ((1, 2), (-1, 2), (2, -1), *([(None, 2), (1, None)] * none)):
+        right = by_sides(negative, none)(query, key, value, window=window)
+        np.testing.assert_allclose(names["adapted"](query, key, value, window=window), right, rtol=1e-5)

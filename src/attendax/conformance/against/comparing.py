@@ -17,7 +17,22 @@ from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
 from .examples import asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
-from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, WIDE, beside, drawn, kind_of
+from .options import (
+    AXIS,
+    DROPOUT,
+    GROUPED,
+    HEADS,
+    MASKED,
+    NO_LIMIT,
+    NONE,
+    OPTIONS,
+    RULES,
+    UNREAD,
+    WIDE,
+    beside,
+    drawn,
+    kind_of,
+)  # fmt: skip
 from .refusals import Record
 
 
@@ -42,6 +57,7 @@ OF_TABLE = {  # axes whose values are told by the words of the table, and what i
 }  # fmt: skip
 NUMBERS = {
     "scale": Convention("scale where none is given", "multiplies by {0}"),
+    "negative": Convention("a side of a window that is negative", "{0}"),
     "always": Convention("causal whatever is asked", "{0}"),
     "causal": Convention("causal", "is {0}: {line}"),
     "window": Convention("window", "sees {0}: {line}", tuple(OPTIONS["window"].axes)),
@@ -109,6 +125,10 @@ def differences(a: Subject, b: Subject) -> Iterator[Difference]:
             as_it_is = other.offering(key, other.options[key]._replace(form=one.options[key].form))
             shown = examples.called(a, b, as_it_is, asking(key))
             yield Difference(name, words(one.options[key]), words(other.options[key]), shown)
+    if "window" in both and WIDE["window"] == one.options["window"].form == other.options["window"].form:
+        asked = NONE if one.how["none"] and not other.how["none"] else ()
+        if shown := examples.smallest(a, b, (x for sides in asked for x in small({"window": sides}))):
+            yield Difference("a side of a window that is None", NO_LIMIT, "is not taken", shown)
     defaults = [x.defaults.get(x.options["is_causal"].name) is True for x in (one, other) if "is_causal" in both]
     if len(set(defaults)) == 2:
         yield Difference("default", *("is causal" if x else "is not causal" for x in defaults))
@@ -135,7 +155,7 @@ def _differ(name: str, one: Form, other: Form) -> bool:
     """Tell whether two functions differ in one of the numbers; where they lack what it is of, no input shows it."""
     if name == "order":
         return steps(one, other) != steps(other, one)
-    known = name not in (*UNSEEN, "empty_lse") or UNKNOWN not in (one.how[name], other.how[name])
+    known = name not in (*UNSEEN, "empty_lse", "negative") or UNKNOWN not in (one.how[name], other.how[name])
     return known and any(one.how[x] != other.how[x] for x in NUMBERS[name].axes or (name,))
 
 

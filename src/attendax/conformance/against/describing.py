@@ -14,7 +14,22 @@ from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
 from .completing import MASKS
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
-from .options import AXIS, DROPOUT, GROUPED, HEADS, OF_BATCH, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS, WORD
+from .options import (
+    AXIS,
+    DROPOUT,
+    GROUPED,
+    HEADS,
+    NO_LIMIT,
+    NUMBERED,
+    OF_BATCH,
+    OPTIONS,
+    READ,
+    RULES,
+    UNREAD,
+    WIDE,
+    WINDOWS,
+    WORD,
+)  # fmt: skip
 from .remote import Function
 
 OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
@@ -289,15 +304,40 @@ class Describing:
         """Options told apart by values that are given as they are: of each head, of each batch, of two sides."""
         option, more = form.options[ours], options.beside(ours, form.options)
         if option.form == WIDE.get(ours):
-            plain = form.but(**({"reach": LAW["reach"], "side": LAW["side"]} if ours == "window" else {}))
-            ways = WINDOWS if ours == "window" else (form.how[ours], *OF_BATCH)
-            values = options.own_values(ours, option, self.fn.defaults, self.sizes[0])
+            if ours == "window":
+                return self._sided(form)
+            values = options.own_values(ours, option, form.how, self.sizes[0])
             probes = [self._probe({ours: x} | more) for x in values]
-            return self._settled([plain.but(**{ours: x}) for x in ways], probes)
+            return self._settled([form.but(**{ours: x}) for x in (form.how[ours], *OF_BATCH)], probes)
         if ours == "mask" and option.form.startswith("BNTS") and form.how["mask"] == READ[0] and self.sizes[1] > 1:
             mask = options.drawn("mask", option.form, self.sizes, each_head=True)
             return self._settled([form, form.but(mask="first head")], [self._probe({"mask": mask})]) or form
         return form
+
+    def _sided(self, form: Form) -> Form | None:
+        """A window of two sides, and what it does with a side that is negative, or None; a row without keys may be any.
+
+        Sides that are -1 count from the beginning if the default has them.
+        """
+        plain = form.but(reach=LAW["reach"], side=LAW["side"], negative=NO_LIMIT, none=UNKNOWN)
+        free = -1 in (self.fn.defaults.get(form.options["window"].name) or ())
+        probes = [self._probe({"window": x}) for x in (*options.PAIRS, *options.NEGATIVE[:2] * free)]
+        found = self._settled([plain.but(window=x) for x in WINDOWS], probes)
+        if not found:
+            return None
+        negative, none = ([self._probe({"window": x}) for x in some] for some in (options.NEGATIVE[2:], options.NONE))
+
+        def first_of(axis: str, values: Iterable[str], probes: list[Probe]) -> str:
+            fits = (x for x in values if all(self._is_nearly(found.but(**{axis: x}), probe) for probe in probes))
+            return next(fits, UNKNOWN)
+
+        negative_is = first_of("negative", (NO_LIMIT, NUMBERED), negative) or NO_LIMIT * free
+        return found.but(negative=negative_is, none=first_of("none", (NO_LIMIT,), none))
+
+    def _is_nearly(self, form: Form, probe: Probe) -> bool:
+        """Tell whether the function gives what the formula gives, except for queries without any key."""
+        found, right = self.answer(form, probe), Subject(self.fn, form.but(empty="NaN")).right(probe)
+        return bool(found) and distance(found, right, some=True) <= probe.tolerance
 
     def _factor(self, form: Form) -> str:
         query, key, value = (0 * x for x in arrays(self.sizes))

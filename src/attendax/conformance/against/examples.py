@@ -46,7 +46,7 @@ def with_each_value(ours: str, form: Form) -> Iterator[Probe]:
     if ours.startswith(forms.GIVEN):
         values: Iterable[Any] = _near(form.defaults.get(option.name))
     else:
-        values = (*OPTIONS[ours].values, *own_values(ours, option, form.defaults, 1)) if option.name else ()
+        values = (*OPTIONS[ours].values, *own_values(ours, option, form.how, 1)) if option.name else ()
     for x in values:
         yield from small({ours: x, **more})
     if ours == "mask" and option.form.startswith("BNTS"):

@@ -15,11 +15,14 @@ import numpy as np
 from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
 from ..conventions.table import IGNORED, TABLE
-from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, REACH, SIDES
+from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES
 from .remote import Function
 from .scores import AS_THEY_ARE, Scores
 
-SIDE = "({w}[{k}] if {w}[{k}] >= 0 else float('inf'))"  # of a window that is two numbers; -1 is no limit
+SIDE = {  # of a window that is two numbers: whether one that is negative is no limit, and whether one that is None
+    (True, False): "({x} if {x} >= 0 else float('inf'))", (False, True): "(float('inf') if {x} is None else {x})",
+    (True, True): "(float('inf') if {x} is None or {x} < 0 else {x})", (False, False): "{x}",
+}  # fmt: skip
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
@@ -27,6 +30,7 @@ UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in TABLE} | {
     "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
     "empty_lse": "-inf", "softmax": "float32", "out": "of the query", "dropout": UNKNOWN, "large": AS_THEY_ARE,
+    "negative": NO_LIMIT, "none": NO_LIMIT,
 }  # fmt: skip
 
 
@@ -126,7 +130,8 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
 def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tuple[str, str]:
     """The lines for how far a window reaches to the left and to the right, that is a number or two."""
     if pair:
-        return SIDE.format(w=name, k=0), SIDE.format(w=name, k=1)
+        line = SIDE[how["negative"] == NO_LIMIT, how["none"] == NO_LIMIT]
+        return line.format(x=f"{name}[0]"), line.format(x=f"{name}[1]")
     reach = re.sub(r"\bw\b", name, REACH[how["reach"]])
     return reach, SIDES[how["side"]].format(r=reach)
 

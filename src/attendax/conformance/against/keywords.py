@@ -80,6 +80,12 @@ class Keywords:
         a, b = self.a, self.b
         if name not in b.options or a.options[name].form == WIDE.get(name) != b.options[name].form:
             return True
+        if (
+            name == "window"
+            and a.options[name].form == WIDE[name]
+            and any(a.how[x] not in (UNKNOWN, b.how[x]) for x in ("negative", "none"))
+        ):
+            return True
         return any(a.how[x] != b.how[x] for x in (("side", "window") if name == "window" else (AXIS[name],)))
 
     def _takes_other_scores(self) -> bool:

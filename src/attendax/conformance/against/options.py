@@ -147,7 +147,10 @@ OPTIONS = {
 AXIS = {ours: next(iter(row.axes)) for ours, row in OPTIONS.items()}  # that says whether an option is ignored
 RULES = "is_causal", "window"  # of positions
 MASKED = {"mask", "is_causal", "window", "key_lengths", "segments"}  # beside which a query may be without any key
-PAIRS = (3, 0), (0, 2), (1, 1), (-1, -1), (-1, 0)  # windows of two sides; with -1, no limit, where the default has it
+NO_LIMIT, NUMBERED = "is no limit", "is a number"  # a side of a window that is negative, or None
+PAIRS = (3, 0), (0, 2), (1, 1)  # windows of two sides
+NEGATIVE = (-1, -1), (-1, 0), (-1, 2), (2, -1)
+NONE = (None, 2), (1, None)
 HEADS = ("num_heads", "n_heads", "heads", "n_head", "h", "nhead")
 GROUPED = ("enable_gqa",)
 DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p")
@@ -215,11 +218,14 @@ def beside(ours: str, offered: Mapping[str, Any]) -> dict[str, Any]:
     return {x: OPTIONS[x].values[-1] for x in [x for x in RULES if x in offered][:1]} if ours == "offset" else {}
 
 
-def own_values(ours: str, option: Any, defaults: Mapping[str, Any], B: int) -> Iterator[Any]:
-    """Values that are given as they are, of a kind that has several numbers."""
+def own_values(ours: str, option: Any, how: Mapping[str, str], B: int) -> Iterator[Any]:
+    """Values that are given as they are, of a kind that has several numbers; sides that are negative or None if taken.
+
+    ``how`` has the conventions of a function.
+    """
     if option.form != WIDE.get(ours, NUMBER):
         return
     if ours == "offset":
         yield from (np.arange(B, 0, -1), np.arange(B) + 1)
-    limited = -1 not in (defaults.get(option.name) or ())
-    yield from (pair for pair in PAIRS if ours == "window" and (min(pair) >= 0 or not limited))
+    if ours == "window":
+        yield from (*PAIRS, *NEGATIVE * bool(how["negative"]), *NONE * bool(how["none"]))
