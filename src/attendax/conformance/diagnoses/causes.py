@@ -69,22 +69,35 @@ def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = 
     return Cause(name, min(map(harm_of, taken), key=ORDER.index), tuple(o.case.name for o in taken), tried, remedy)
 
 
-def folded(causes: Iterable[Cause], *, cut: bool = False) -> list[Cause]:
+def folded(
+    causes: Iterable[Cause], *, cut: bool = False, can_change: Callable[[str, str], bool] = lambda _name, _case: True
+) -> list[Cause]:
     """Faults without a reason of their own go with one that may be theirs, too; the worst first.
+
+    The reason of a cause, by its name, has to be one that ``can_change`` each of their cases.
 
     Every call is made of the plainer ones; and where an option is read wrongly, its gradients are wrong as well. Those
     without a reason are first joined among themselves. Where the search was ``cut`` short, no reason was tried in vain.
     """
-    every = list(causes)
+    every = [part for cause in causes for part in (_each(cause) if cause.name == WITHOUT else [cause])]
     vague = [cause for cause in every if re.match(VAGUE, cause.name)]
-    return _folded([*(cause for cause in every if cause not in vague), *_folded(vague, cut)], cut)
+    rest = [cause for cause in every if cause not in vague]
+    found = _folded([*rest, *_folded(vague, cut, can_change)], cut, can_change)
+    dropout = joined(cause for cause in found if cause.name == WITHOUT)
+    return sorted([*(cause for cause in found if cause.name != WITHOUT), *dropout], key=rank)
 
 
-def _folded(causes: Iterable[Cause], cut: bool) -> list[Cause]:
+def _each(cause: Cause) -> list[Cause]:
+    """A cause for each case: beside dropout, each may follow from another cause."""
+    return [cause._replace(cases=(name,)) for name in cause.cases]
+
+
+def _folded(causes: Iterable[Cause], cut: bool, can_change: Callable[[str, str], bool]) -> list[Cause]:
     found, left = [], sorted(causes, key=lambda cause: (*rank(cause)[:-1], _fewest_options(cause), rank(cause)[-1]))
     while left:
         first, *left = left
-        follow = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first, cut)]
+        vague = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first, cut)]
+        follow = [cause for cause in vague if all(can_change(first.name, name) for name in cause.cases)]
         left = [cause for cause in left if cause not in follow]
         found.append(first._replace(cases=first.cases + tuple(name for cause in follow for name in cause.cases)))
     return sorted(found, key=rank)

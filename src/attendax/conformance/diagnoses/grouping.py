@@ -18,6 +18,7 @@ from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_running, unexplained
 from .causes import WRONG, Faults, apart, folded, joined, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
+from .following import Reach
 from .hypothesis import LARGE, pairs_of
 from .qualifiers import qualified
 
@@ -68,18 +69,21 @@ def diagnosed(
         with by_running.share(CALLS):
             _of_calls(faults, implementation, how)
         greens = Greens(implementation, outcomes, how)
+        dropped = {o.case.name: _trial(implementation, o, how) for o in left if o.case.judge == "dropped"}
+        reach = Reach(dropped | dict(faults.trials))
         with by_running.share(REASONS):
-            _of_first_look(faults, greens, known)
+            _of_first_look(faults, greens, known, reach)
             stand, beside = _small(faults)
             found = reasons(stand, greens, faults.trials)
             known += found
             for hypothesis, names in found:
-                every = names.union(*(beside[one] for one in names if one in beside))
-                faults.take(hypothesis.name, every, hypothesis.remedy, len(names))
+                reach.add(hypothesis)
+                more = reach.changed(hypothesis.name, *(beside[one] for one in names if one in beside))
+                faults.take(hypothesis.name, names | more, hypothesis.remedy, len(names))
             cut = by_running.is_late()
         unexplained.see(faults, implementation, how)
         cut = cut or by_running.is_late()
-        few = folded(joined(faults.causes, apart), cut=cut)
+        few = folded(joined(faults.causes, apart), cut=cut, can_change=reach.can_change)
         named = joined((unexplained.described(cause, faults) for cause in few), apart)
         merged = joined(qualified(cause, faults, implementation, how) for cause in named)
     causes, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
@@ -97,7 +101,7 @@ def _faults(implementation: Implementation, left: list[Outcome], outcomes: Seque
     return Faults(left, {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}, outcomes)
 
 
-def _of_first_look(faults: Faults, greens: Greens, known: list[Reason]) -> None:
+def _of_first_look(faults: Faults, greens: Greens, known: list[Reason], reach: Reach) -> None:
     """Causes that an earlier look found, with all they explain: small calls, and larger ones that ask the same.
 
     After each reason alone, two of them at once, which have the name of the second. The calls that each one explains
@@ -110,7 +114,10 @@ def _of_first_look(faults: Faults, greens: Greens, known: list[Reason]) -> None:
         explained = confirmed(hypothesis, names & small.keys(), small, greens)
         asked = {question_of(small[name].case) for name in explained}
         more = {o.case.name for o in faults.left if o.case.pairs > SMALL and question_of(o.case) in asked}
-        faults.take(hypothesis.name, explained | more, hypothesis.remedy, len(explained))
+        if k < len(known):
+            reach.add(hypothesis)
+        taken = explained | reach.changed(hypothesis.name, more)
+        faults.take(hypothesis.name, taken, hypothesis.remedy, len(explained))
         if explained and k < len(known):
             known[k] = Reason(hypothesis, explained)
 

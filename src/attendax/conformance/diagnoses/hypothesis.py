@@ -70,6 +70,14 @@ class Hypothesis(NamedTuple):
         """Tell whether one of its axes may make a difference there."""
         return any(_matters(axis, trial) for axis in self.axes)
 
+    def changes(self, trial: Trial) -> bool | None:
+        """Tell whether its results differ there from the right ones, by more than the tolerance; None if unknown."""
+        if self.values and not self.matters(trial):
+            return False
+        truth = trial.expected() if self.gives else trial.by_convention()
+        said = [_attempt(_differs, trial, wanted, truth) for wanted in self._wanted(trial)]
+        return None if not said or None in said else any(said)
+
     @property
     def axes(self) -> set[str]:
         """The axes of its values."""
@@ -91,6 +99,10 @@ def _attempt(function: Callable[..., Any], *given: Any) -> Any:
     with contextlib.suppress(*NO_SENSE), np.errstate(all="ignore"):
         return function(*given)
     return None
+
+
+def _differs(trial: Trial, wanted: Leaves, truth: Leaves) -> bool:
+    return not is_near(trial, wanted, {leaf: truth[leaf] for leaf in wanted}, times=0.5)
 
 
 def _matters(axis: str, trial: Trial) -> bool:
