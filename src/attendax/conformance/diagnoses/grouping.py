@@ -88,12 +88,12 @@ def diagnosed(
         merged = joined(qualified(cause, faults, implementation, how) for cause in named)
     causes, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
     for cause in merged:
-        more = tuple(name for one in cause.cases for name in follow.get(one, ()))
+        followers = tuple(name for one in cause.cases for name in follow.get(one, ()))
         flags = set(re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy))
         remedy = cause.remedy if not implementation.foreign or flags <= taken else ""
         if cut and not (cause.tried or cause.where) and cause.harm in WRONG:
             remedy = NO_REASON.format(MORE * how.seconds(implementation.arrays))
-        causes.append(cause._replace(cases=cause.cases + more, remedy=remedy))
+        causes.append(cause._replace(cases=cause.cases + followers, remedy=remedy))
     return tuple(sorted(causes, key=rank))
 
 
