@@ -238,7 +238,7 @@ def where_wrong(trial: Trial) -> str:
 
 
 def _reaching(trial: Trial) -> Trial:
-    """The same call, whose numbers, and products of queries and keys, are at least as large at other sizes."""
+    """Give the same call, whose numbers and scores are at least as large at other sizes."""
     lines, arrays = [trial.case.lines], trial.inputs.arrays
     for measured, scaled in REACHES if all(x.size for x in arrays.values()) else ():
         largest = LARGEST.format(measured)

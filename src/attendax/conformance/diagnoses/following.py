@@ -55,6 +55,6 @@ def _computed(trial: Trial) -> Trial | None:
 
 
 def _kind(case: Case) -> tuple[Any, ...]:
-    """What is asked, and which of the sizes are equal, as far as reasons are of that."""
+    """Give the question of a case, and which of its sizes are equal, as far as reasons depend on that."""
     sizes = SIZES | case.sizes
     return question_of(case), sizes["N"] == sizes["G"], sizes["T"] == sizes["S"], sizes["T"] == 1
