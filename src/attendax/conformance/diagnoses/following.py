@@ -4,7 +4,7 @@ import collections
 from collections.abc import Mapping
 from typing import Any
 
-from ..cases.case import SIZES, Case
+from ..cases.case import FORWARD, SIZES, Case
 from ..judge.trial import Trial
 from .by_running import without_each
 from .explaining import MOST_PAIRS, question_of
@@ -37,7 +37,8 @@ class Reach:
             return self._of_kinds[kind]
         if trial.case.pairs > MOST_PAIRS:
             return True
-        self._of_kinds[kind] = any(reason.changes(trial) is not False for reason in self.by_name[name])
+        calls = _with_its_result(trial)
+        self._of_kinds[kind] = any(r.changes(call) is not False for r in self.by_name[name] for call in calls)
         return self._of_kinds[kind]
 
     def changed(self, name: str, *cases: set[str]) -> set[str]:
@@ -52,6 +53,12 @@ def _computed(trial: Trial) -> Trial | None:
         case = dict(without_each(case)).get("dropout_rate", case)._replace(judge="value")
         return Trial(trial.implementation, case, trial.how)
     return trial if case.judge in COMPUTED else None
+
+
+def _with_its_result(trial: Trial) -> list[Trial]:
+    """Give the trial of a derivative, and that of the result of the same call, from which it may follow."""
+    case = trial.case._replace(direction=FORWARD, where={})
+    return [trial] if trial.case.direction == FORWARD else [trial, Trial(trial.implementation, case, trial.how)]
 
 
 def _kind(case: Case) -> tuple[Any, ...]:
