@@ -283,7 +283,7 @@ def _number(found: Answer, other: Answer) -> str:
 
 
 def equality(a: Subject, b: Subject, sizes: tuple[int, ...], letters: str = "AB") -> Equality:
-    """The distance of two functions that are called alike, over all cases; what one of them refuses is no case."""
+    """The distance of two functions that are called alike, over all cases that neither refuses."""
     apart, worst, record = {False: 0.0, True: 0.0}, None, Record([], [])  # of all, and of those in bfloat16
     for probe, mine, theirs in _recorded(a, b, cases(a.form, sizes), record, letters):
         far = np.inf if isinstance(theirs, Failed) or isinstance(mine, Failed) else distance(theirs, mine)

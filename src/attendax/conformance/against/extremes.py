@@ -11,7 +11,7 @@ from .forms import Form, text_of
 from .options import MASKED, drawn
 from .scores import LARGE, clips
 
-FAR, LOW, CLIPPED = 800.0, -200.0, 3000.0  # scores; at 800 the exponential is no number in float64 as well
+FAR, LOW, CLIPPED = 800.0, -200.0, 3000.0  # scores; the exponential of 800 overflows in float64
 FLAGS = "is_causal", "return_lse"
 STEP, SEEN = 50.0, 60.0  # between bounds that are tried; how far below others a score is seen in float32
 Ask = Callable[[Form, Probe], Answer]

@@ -59,7 +59,7 @@ def holds(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> int:
 
 
 def refuted(x: Subject, axes: tuple[str, ...], beside: Form, sizes: tuple[int, ...]) -> Probe | None:
-    """An input for which a function gives other numbers than its form says, with other values of those axes, too.
+    """An input for which a function gives other numbers than its form says, also with other values of those axes.
 
     A query without any key may get anything, unless the axes are of such queries.
     """

@@ -22,7 +22,7 @@ Left = Callable[[], float]  # the seconds that are left of something; 0 or less 
 
 
 def forever() -> float:
-    """Give the seconds that are left where there is no limit."""
+    """Give the seconds that are left without a limit."""
     return math.inf
 
 
