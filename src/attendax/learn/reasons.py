@@ -153,10 +153,10 @@ class Case:
         ways = ((name, way) for name, row in table.items() for way in range(len(row.get("wrong", ()))))
         marked = {off: self.marks((off,)) for off in ways}
         chosen = self._apart(marked)
-        if not any("part" in table[name] for name, _ in chosen):
-            if not chosen or len(chosen) > 2 or not self._given_by(*chosen):
-                chosen = self._pair(marked, self.wrong) or self._more(marked, chosen)
-            chosen = self._sure(marked, chosen)
+        hiding = [off for off in chosen if "part" in table[off[0]]]
+        if not chosen or len(chosen) > 2 or not self._given_by(*chosen):
+            chosen = self._pair(marked, self.wrong) or self._more(marked, chosen) or hiding
+        chosen = self._sure(marked, chosen)
         covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
         chosen.sort(key=lambda off: not marked[off][self.first].any())  # those that the example shows come first
         return {name: table[name]["says"] for name, _ in chosen}, covered
