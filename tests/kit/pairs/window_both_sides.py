@@ -4,7 +4,7 @@ import numpy as np
 
 from .parts import softmax
 
-EXPECTED = ("window", "before", "on both sides")
+EXPECTED = ("window", "before", "between two sides", "j <= i + right")
 
 
 def a(query, key, value, sliding_window=None, mask=None):
