@@ -163,7 +163,8 @@ class Steps:
         delta = self.line("delta", x=moved)
         ds, of_sinks = p * (dp - delta), -share * delta
         if "lse_cotangent" in extra:
-            dlse = np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)
+            unit = self.line("lse", lse=1.0, largest=0.0) - self.line("lse", lse=0.0, largest=0.0)
+            dlse = unit * np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)
             ds, of_sinks = (x + self.line("through_lse", x=y * dlse) for x, y in ((ds, p), (of_sinks, share)))
         found = self._through_the_steps(ds, kept)
         if empty.any() and self.form.value("empty") == DECLARED["mean"]:

@@ -101,10 +101,7 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     otherwise = trial.declared.value("empty") != law("empty") and right.empty_rows(trial.meant()).any()
     if otherwise and not compared(trial, got, trial.by_convention()).verdict.fails:
         return _by_convention(trial, "empty")
-    leaf = finding.leaf or ""
-    of_gradient = finding.verdict is Verdict.WRONG and leaf.startswith(("grad", "tangent", "second")) and leaf in got
-    if of_gradient and not np.any(got[leaf]):
-        return finding._replace(verdict=Verdict.SILENT, message=f"{leaf} is all zeros")
+    finding, leaf = _named(got, finding), finding.leaf or ""
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
         around = {"constants", "weights", "mapped", "changed"} & trial.inputs.extra.keys()
         whole = around or not parts.can_be_cut(trial.inputs) or parts.pairs(trial.inputs) <= MANY_PAIRS
@@ -118,6 +115,15 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
             if compared(trial, rights, wanted).verdict.fails:  # it matters there
                 return finding._replace(verdict=Verdict.SILENT, message=f"the result is as if {name} were not given")
     return finding
+
+
+def _named(got: Leaves, finding: Finding) -> Finding:
+    """The finding, with words for a gradient that is all zeros."""
+    leaf = finding.leaf or ""
+    of_gradient = finding.verdict is Verdict.WRONG and leaf.startswith(("grad", "tangent", "second"))
+    if not of_gradient or leaf not in got or np.any(got[leaf]):
+        return finding
+    return finding._replace(verdict=Verdict.SILENT, message=f"{leaf} is all zeros")
 
 
 def _of_a_head(trial: Trial, inputs: Inputs, got: Leaves, finding: Finding) -> tuple[Leaves, Leaves]:
@@ -224,7 +230,7 @@ def held(trial: Trial) -> Finding:
             return at(Verdict.WRONG, f"{CHANGES}: {leaf}", leaf, differ, then, now)
     again = {leaf.replace("again", "grad", 1): x for leaf, x in got.items() if leaf.startswith("again ")}
     trial.got = {leaf: x for leaf, x in got.items() if leaf in wanted}
-    found = compared(trial, got, wanted)
+    found = _named(trial.got, compared(trial, got, wanted))
     if again and not found.verdict.fails and (second := compared(trial, again, wanted)).verdict.fails:
         leaf = (second.leaf or "").replace("grad", "again", 1)
         return second._replace(message=f"{AGAIN}: {second.message}", leaf=leaf)
