@@ -3,9 +3,12 @@
 import functools
 import math
 
+import numpy as np
 import pytest
 
+import right_attention
 from attendax import conformance
+from attendax.conformance.diagnoses import by_running
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
 
@@ -39,3 +42,29 @@ def test_gradients_of_an_lse_in_base_2_have_that_reason(only):
     pytest.importorskip("torch")
     report = check(in_base_2, arrays="torch", only=only)
     assert [(cause.name, cause.remedy) for cause in report.causes] == [("lse is in base 2", "--lse-base 2")]
+
+
+def odd_with_a_bias(query, key, value, *, mask=None, scale=None, bias=None):
+    """One scale for every width, no mask, and numbers without a reason beside a bias: as state can make them."""
+    out = right_attention.attend(query, key, value, scale=0.5)
+    return out if bias is None else out * (2 + np.sin(np.arange(out.size))).reshape(out.shape).astype(out.dtype)
+
+
+ASKED = ["plain", "mask (T, S)", "width 1", "scale given", "bias"]
+
+
+def test_what_is_right_in_a_new_process_is_state_and_nothing_else(monkeypatch):
+    """Neither a mask of an earlier call nor a scale of one is a mask that is ignored, or another scale."""
+    asked = functools.partial(check, odd_with_a_bias, arrays="numpy", only=ASKED, level="forward")
+    mistakes = {cause.name for cause in asked().causes}
+    assert {"mask is ignored", "scale is ignored"} & mistakes
+    assert len(mistakes) > 2
+    monkeypatch.setattr(by_running, "is_right_anew", lambda _trial: True)
+    assert [cause.name for cause in asked().causes] == [by_running.ANEW]
+
+
+def test_another_mistake_stays_beside_state(monkeypatch):
+    """The mask is ignored in a new process as well."""
+    monkeypatch.setattr(by_running, "is_right_anew", lambda trial: "mask" not in trial.case.options)
+    names = {cause.name for cause in check(odd_with_a_bias, arrays="numpy", only=ASKED, level="forward").causes}
+    assert names == {by_running.ANEW, "mask is ignored"}

@@ -84,7 +84,8 @@ def diagnosed(
         unexplained.see(faults, implementation, how)
         cut = cut or by_running.is_late()
         few = folded(joined(faults.causes, apart), cut=cut, can_change=reach.can_change)
-        named = joined((unexplained.described(cause, faults) for cause in few), apart)
+        described = [unexplained.described(cause, faults) for cause in few]
+        named = joined(unexplained.of_state(described, faults), apart)
         merged = joined(qualified(cause, faults, implementation, how) for cause in named)
     causes, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
     for cause in merged:

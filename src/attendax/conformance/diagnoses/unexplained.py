@@ -30,6 +30,7 @@ NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 WEIGHED = "what is masked has a weight that is not 0"
 COUNTS = "what is masked counts where it is NaN or huge"
+OF_STATE = by_running.RACE, by_running.ANEW  # causes; the first of them is true of both
 LEAKS = LEAK, WEIGHED, COUNTS, "what is masked changes the result"  # the last where there is no time to ask more
 
 
@@ -55,6 +56,9 @@ def _ignored(faults: Faults) -> None:
         if option == "key_lengths" and mine and (rounded := by_probing.lengths_seen(min(mine, key=pairs_of))):
             faults.take(rounded, names)
         elif not option or not _speaks_against(option, names, faults.left):
+            if option and mine and by_running.is_right_anew(min(mine, key=pairs_of)):
+                faults.take(by_running.ANEW, names, tried=1)
+                continue
             limits = _limits(option, [o.case for o in faults.left if o.case.name in names], faults)
             limits = limits if option else _of_all(name, faults)
             remedy = "" if limits else _lacking(names, faults)
@@ -286,3 +290,18 @@ def described(cause: Cause, faults: Faults) -> Cause:
     if (zeros or not name) and (where := by_running.where_wrong(trial)):
         name = f"{zeros or 'wrong only'} where {where}"
     return cause._replace(name=name) if name else cause
+
+
+def of_state(causes: Sequence[Cause], faults: Faults) -> list[Cause]:
+    """Put causes of calls that are right in a new process under the state that another cause says is kept."""
+    kept = [cause.name for cause in causes if cause.name in OF_STATE]
+    if not kept:
+        return list(causes)
+    name, found = min(kept, key=OF_STATE.index), list[Cause]()
+    for cause in causes:
+        mine = [faults.trials[case] for case in cause.cases if case in faults.trials]
+        asked = cause.harm in WRONG and not cause.where and mine
+        if cause.name in OF_STATE or (asked and by_running.is_right_anew(min(mine, key=pairs_of))):
+            cause = cause._replace(name=name, remedy="", tried=cause.tried if cause.name in OF_STATE else 1)
+        found.append(cause)
+    return found
