@@ -34,14 +34,14 @@ def at_most_zero(x: Array) -> Array:
     return x - lax.stop_gradient(jnp.maximum(x, 0))
 
 
-def exp_scores(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array, Array]:
+def exp_scores(scores: Array, marks: Array | float = 0.0, row_max: Array | None = None) -> tuple[Array, Array, Array]:
     """``exp(s - row_max)``, row_max, a constant to every derivative, and row_sum.
 
     ``marks``, NaN or 0, are added to the scores, but not for the maximum: XLA would write the sum into memory for it.
     A maximum may drop a NaN; a sum does not, so row_sum tells. The guard is a maximum: XLA's CPU compiler makes a
     kernel of its own of a ``where``.
     """
-    row_max = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+    row_max = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True) if row_max is None else row_max)
     exps = jnp.exp(scores + marks - jnp.maximum(row_max, jnp.finfo(scores.dtype).min))
     return exps, row_max, exps.sum(-1, keepdims=True)
 

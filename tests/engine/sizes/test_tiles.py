@@ -1,6 +1,7 @@
 """The blockwise backend: the same numbers whatever the tiles, memory O(T + S), nothing done twice or for nothing."""
 
 import functools
+import re
 
 import chex
 import jax
@@ -267,6 +268,14 @@ def test_skipped_tiles_are_not_computed():
     assert count_work(masks.window(2, 0), 12, 12) < 12
     for lengths, tiles in ((5, 12), (0, 0), (12, 24)):
         assert count_work(masks.padding(jnp.array([lengths])), 12, 12) == tiles
+
+
+def test_a_forward_asks_once_for_the_range_of_queries_and_writes_no_scores_for_their_maximum():
+    """In a loop over 32 tiles of 2 heads, 512 queries and 512 keys: a tile writes its products and its exponentials."""
+    x = jax.ShapeDtypeStruct((2, 8, 1024, 64), jnp.float32)
+    text = jax.jit(Whole.attention).lower(x, x, x).compile().as_text()
+    assert len(re.findall(r"^  %\S+ = f32\[(?:1,)?2,512,512\]\S* (?:fusion|dot|custom-call)\(", text, re.M)) == 2
+    assert set(re.findall(r"f32(\[[\d,]*,64\])\S* abs\(", text)) == {"[2,8,1024,64]"}
 
 
 @pytest.mark.slow

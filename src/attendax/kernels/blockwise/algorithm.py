@@ -19,14 +19,15 @@ from ..not_finite import RowsOfBackward
 from ..online_softmax import merge_accumulators
 from ..operands import Cotangents, Operands, Plan, Results, Tangents, Wanted
 from .partition import grid_of, loop, rematerialized, visits_of
-from .tile import part_of_forward, part_of_tangent, pulled_back
+from .tile import factors_of, part_of_forward, part_of_tangent, pulled_back
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
+    factors = factors_of(operands.query.astype(operands.compute_dtype()), plan)  # here, or each tile computes them anew
 
     def work(tile):
-        return part_of_forward(tile, operands, plan)
+        return part_of_forward(tile, operands, plan, factors)
 
     def finish(summed, row_max, row_sum):
         return summed / jnp.maximum(row_sum, 1), row_max, row_sum  # 1 for a row without any key
@@ -100,11 +101,13 @@ def cotangent(
     """
     visits = visits_of(operands, plan)
     rows, compute_dtype = RowsOfBackward.of(*grads, results) if results else grads, operands.compute_dtype()
+    factors = factors_of(operands.query.astype(compute_dtype), plan)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles = [operands.roles()[k] for k in used]
 
     def pull(index):
-        return tuple(x.astype(compute_dtype) for x in pulled_back(visits.tile(index), rows, operands, plan, wanted))
+        parts = pulled_back(visits.tile(index), rows, operands, plan, wanted, factors)
+        return tuple(x.astype(compute_dtype) for x in parts)
 
     def step(index, buffers):
         tile, parts = visits.tile(index), rematerialized(plan, pull, index)

@@ -33,20 +33,24 @@ from ..rules import product
 from ..score_modifiers import add_bias, modify
 from .tiles import Tile, allowed_pairs
 
+Factors = tuple[Array, Array]  # of queries, (..., N, T, 1); see ``in_range``
+
 CHAIN = 512  # queries, of which one chain is near enough
 
 
-def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+def part_of_forward(tile: Tile, operands: Operands, plan: Plan, factors: Factors) -> tuple[Array, ...]:
     """The weighted sum of the values, the maximum and the sum of exponentials over the keys of a tile."""
     leaves = leaves_in(tile, operands)
     query, key, value = (x.astype(operands.compute_dtype()) for x in leaves[:REST])
-    products = _scaled_products(query, key, plan)
-    scores, allowed = finished(products, leaves[REST:], tile, operands)
-    marks = _marks(products, value)
+    products, lowered = _products(query, key, plan, _in_tile(tile, factors))
+    scores, allowed = finished(scaled := products * lowered, leaves[REST:], tile, operands)
+    marks, row_max = _marks(scaled, value), None
+    if scores is scaled and allowed is None:  # then XLA writes no scores into memory for their maximum
+        row_max = jnp.max(products, axis=-1, keepdims=True) * lowered
     if allowed is not None:
         scores, marks = jnp.where(allowed, scores, -jnp.inf), jnp.where(allowed, marks, 0)
         value = replace_nonfinite(value)
-    exps, row_max, row_sum = exp_scores(scores, marks)
+    exps, row_max, row_sum = exp_scores(scores, marks, row_max)
     return _summed(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
@@ -62,13 +66,14 @@ def part_of_tangent(
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
     primals, given = of_one_shape({k: leaves[k] for k in moving}, {k: dots[k] for k in moving})
     query, key = (primals.pop(k, leaves[k]).astype(compute_dtype) for k in (QUERY, KEY))
-    products, lefts, rights = _scaled_products(query, key, plan), [], []
+    products, lefts, rights = _scaled_products(query, key, plan, factors_of(query, plan)), [], []
     if QUERY in given:
         lefts, rights = [given.pop(QUERY).astype(compute_dtype)], [key]
     if KEY in given:
         lefts, rights = [*lefts, query], [*rights, given.pop(KEY).astype(compute_dtype)]
     if lefts:  # the sum of both terms is one product, which is written once
-        dproducts = _scaled_products(jnp.concatenate(lefts, -1), jnp.concatenate(rights, -1), plan)
+        left, right = jnp.concatenate(lefts, -1), jnp.concatenate(rights, -1)
+        dproducts = _scaled_products(left, right, plan, factors_of(left, plan))
         primals[QUERY], given[QUERY] = of_one_shape(products, dproducts)
 
     def scores(arrays):
@@ -90,7 +95,7 @@ def part_of_tangent(
 
 
 def pulled_back(
-    tile: Tile, rows: RowsOfBackward | Cotangents, operands: Operands, plan: Plan, wanted: Wanted
+    tile: Tile, rows: RowsOfBackward | Cotangents, operands: Operands, plan: Plan, wanted: Wanted, factors: Factors
 ) -> tuple[Array, ...]:
     """The share of a tile in each gradient that is wanted, in the order of the leaves.
 
@@ -107,7 +112,7 @@ def pulled_back(
         read = shift != jnp.inf
         query, key, value = jnp.where(live, query, 0), replace_nonfinite(key), replace_nonfinite(value)
     # broadcast outside of the vjp: inside, its gradient would be a sum
-    products = jnp.broadcast_to(_scaled_products(query, key, plan, times), tile.grid.shape)
+    products = jnp.broadcast_to(_scaled_products(query, key, plan, _in_tile(tile, factors), times), tile.grid.shape)
     rest, moving = leaves[REST:], {k: shape for k, shape in enumerate(wanted[REST:]) if shape is not None}
     for k, in_full in moving.items():
         _, shape = tile.where(operands.roles()[REST + k], in_full)
@@ -197,12 +202,30 @@ def _summed(weights: Array, value: Array, plan: Plan) -> Array:
     return one + other
 
 
-def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[..., Array] = product) -> Array:
-    """``scale · Q Kᵀ``, (..., N, queries, keys); see ``in_range``."""
-    before, after = plan.factors
-    raised, lowered = in_range(query, jnp.asarray(before, query.dtype))
-    products = _of_rows(query * raised, key, plan, True, multiplied) * lowered
-    return products if after is None else products * after
+def factors_of(query: Array, plan: Plan) -> Factors:
+    """The factors of queries before and after their products with keys; see ``in_range``."""
+    return in_range(query, jnp.asarray(plan.factors[0], query.dtype))
+
+
+def _in_tile(tile: Tile, factors: Factors) -> Factors:
+    before, after = (tile.cut("queries", x) for x in factors)
+    return before, after
+
+
+def _scaled_products(
+    query: Array, key: Array, plan: Plan, factors: Factors, multiplied: Callable[..., Array] = product
+) -> Array:
+    """``scale · Q Kᵀ``, (..., N, queries, keys)."""
+    return jnp.multiply(*_products(query, key, plan, factors, multiplied))
+
+
+def _products(
+    query: Array, key: Array, plan: Plan, factors: Factors, multiplied: Callable[..., Array] = product
+) -> Factors:
+    """Two arrays whose product is that; the second, (..., N, queries, 1), is a power of two."""
+    raised, lowered = factors
+    products, after = _of_rows(query * raised, key, plan, True, multiplied), plan.factors[1]
+    return products if after is None else products * after, lowered
 
 
 def _marks(products: Array, *values: Array) -> Array:
@@ -216,7 +239,8 @@ def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The scores (..., N, queries, keys) that softmax takes, -inf where forbidden."""
     leaves = leaves_in(tile, operands)
     query, key = (x.astype(operands.compute_dtype()) for x in leaves[:VALUE])
-    scores, allowed = finished(_scaled_products(query, key, plan), leaves[REST:], tile, operands)
+    products = _scaled_products(query, key, plan, factors_of(query, plan))
+    scores, allowed = finished(products, leaves[REST:], tile, operands)
     return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
