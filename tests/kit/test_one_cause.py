@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import right_attention
 from attendax import conformance
 from attendax.conformance.diagnoses import by_running
+from attendax.conformance.report.summary import summary
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
 
@@ -42,6 +44,32 @@ def test_gradients_of_an_lse_in_base_2_have_that_reason(only):
     pytest.importorskip("torch")
     report = check(in_base_2, arrays="torch", only=only)
     assert [(cause.name, cause.remedy) for cause in report.causes] == [("lse is in base 2", "--lse-base 2")]
+
+
+def odd_with_a_mask_or_a_bias(query, key, value, *, mask=None, bias=None):
+    """Two mistakes without a reason."""
+    out = right_attention.attend(query, key, value, mask=mask, bias=bias)
+    places = np.arange(out.size).reshape(out.shape)
+    out = out * np.where(mask is None, 1, 1.5 + np.sin(places)).astype(out.dtype)
+    return out + np.where(bias is None, 0, np.cos(3 * places)).astype(out.dtype)
+
+
+def test_if_no_reason_is_known_the_number_of_causes_is_a_lower_bound():
+    report = check(odd_with_a_mask_or_a_bias, arrays="numpy", only=["mask (T, S)", "bias"], level="forward")
+    assert any(cause.least for cause in report.causes)
+    assert re.search(r", of at least \d causes? \(", summary(report))
+    assert report.to_dict()["causes"][0]["least"] == report.causes[0].least
+
+
+def test_a_cause_that_was_tried_counts_as_one():
+    report = check(unscaled, arrays="numpy", only=["plain", "mask (T, S)"], level="forward")
+    assert [cause.least for cause in report.causes] == [False]
+    assert ", of 1 cause (" in summary(report)
+
+
+def unscaled(query, key, value, *, mask=None):
+    """Scores are not scaled."""
+    return right_attention.attend(query, key, value, mask=mask, scale=1.0)
 
 
 def odd_with_a_bias(query, key, value, *, mask=None, scale=None, bias=None):

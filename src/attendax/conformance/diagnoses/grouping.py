@@ -16,7 +16,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_running, unexplained
-from .causes import WRONG, Faults, apart, folded, joined, rank
+from .causes import VAGUE, WRONG, Faults, apart, folded, joined, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .following import Reach
 from .hypothesis import LARGE, pairs_of
@@ -94,7 +94,9 @@ def diagnosed(
         remedy = cause.remedy if not implementation.foreign or flags <= taken else ""
         if cut and not (cause.tried or cause.where) and cause.harm in WRONG:
             remedy = NO_REASON.format(MORE * how.seconds(implementation.arrays))
-        causes.append(cause._replace(cases=cause.cases + followers, remedy=remedy))
+        cause = cause._replace(cases=cause.cases + followers, remedy=remedy)
+        unknown = not (cause.tried or cause.where) and (cause.harm in WRONG or re.match(VAGUE, cause.name))
+        causes.append(cause._replace(least=bool(unknown) and len(cause.cases) > 1))
     return tuple(sorted(causes, key=rank))
 
 

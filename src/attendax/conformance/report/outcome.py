@@ -55,6 +55,7 @@ class Cause(NamedTuple):
     where: str = ""  # the file and the lines, where somebody has read them
     report: str = ""  # what to send to the maintainers
     script: str = ""  # what shows it without attendax
+    least: bool = False  # whether its cases may have several causes: they were put together and no reason is known
 
     @property
     def lacks_time(self) -> bool:

@@ -87,7 +87,8 @@ def summary(report: Outcomes) -> str:
     if report.failures:
         found = collections.Counter(cause.harm for cause in report.causes)
         kinds = ", ".join(f"{harm} {found[harm]}" for harm in Harm if found[harm])
-        causes = f", of {number_of(len(report.causes), 'cause')} ({kinds})" if report.causes else ""
+        least = "at least " * any(cause.least for cause in report.causes)
+        causes = f", of {least}{number_of(len(report.causes), 'cause')} ({kinds})" if report.causes else ""
         said = f"{number_of(len(report.failures), 'fault')} in {cases}{causes}: {counts}."
         said += _without_reason(report)
     elif report.judged:
@@ -167,7 +168,8 @@ def _told(cause: Cause, report: Outcomes) -> str:
     """The number of cases that show it, the plainest of them, and what was tried, or else what that case gave."""
     first = next((o for o in report.cases if o.case.name == cause.cases[0]), None)
     shown = f"{cause.cases[0]!r}" + (f" ({first.case.law})" if first else "")
-    told = f"{number_of(len(cause.cases), 'case')}, such as {shown}" if len(cause.cases) > 1 else shown
+    least = ", of one cause or several" * cause.least
+    told = f"{number_of(len(cause.cases), 'case')}{least}, such as {shown}" if len(cause.cases) > 1 else shown
     if cause.tried:
         others = "; the others may follow from it" if cause.tried < len(cause.cases) else ""
         return f"{told}; tried: it explains {cause.tried}{others}"
