@@ -139,6 +139,35 @@ def test_gradients_are_wrong_if_the_result_of_the_same_call_is_right():
     assert "the gradient of" in cause.name
 
 
+def test_a_gradient_that_is_held_follows_from_a_wrong_result():
+    made = Implementation(always_odd, "mine", arrays="numpy")
+    wrong = judge(made, PLAIN, HOW)
+    held = wrong._replace(case=named("a gradient is held"), finding=wrong.finding._replace(leaf="grad query"))
+    with qualifiers.by_running.patience(60.0):
+        cause = Cause("the gradient of query is wrong", Harm.GRADIENTS, (held.case.name,))
+        found = qualifiers.qualified(cause, Faults([held], {}, [held]), made, HOW)
+    assert (found.harm, found.name) == (Harm.NUMBERS, "the result is wrong")
+
+
+@pytest.mark.parametrize(("trait", "name"), [("grouped heads", "grouped heads"), ("V != D", "values wider than keys")])
+@pytest.mark.parametrize("of_numbers", [False, True])
+def test_a_property_of_sizes_is_said_if_calls_with_numbers_as_large_pass(trait, name, of_numbers):
+    """A mistake of large numbers is none of the heads or widths, though fewer numbers have a smaller largest one."""
+    case = named(name)
+    largest = [np.abs(x).max() for x in case.inputs(HOW.seed, "float32").arrays.values()]
+
+    def attend(query, key, value, **options):
+        out = right_attention.attend(query, key, value, **options)
+        large = all(np.abs(x).max() >= most * 0.999 for x, most in zip((query, key, value), largest, strict=True))
+        sized = query.shape[-3] != key.shape[-3] if trait == "grouped heads" else query.shape[-1] != value.shape[-1]
+        return odd(out) if (large if of_numbers else sized) else out
+
+    made = Implementation(attend, "mine", arrays="numpy")
+    with qualifiers.by_running.patience(60.0):
+        passed = qualifiers.passes_without(trait, judge(made, case, HOW), made, HOW)
+    assert passed is not of_numbers
+
+
 def test_a_gradient_that_follows_from_a_wrong_result_is_told_with_its_name():
     made = Implementation(odd_with_a_mask, "mine", arrays="numpy", backward=odd_backward)
     outcomes = [judge(made, named("gradient: mask (T, S)"), HOW)]

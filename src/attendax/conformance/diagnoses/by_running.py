@@ -230,14 +230,14 @@ def where_wrong(trial: Trial) -> str:
     """
     if not is_called_once(trial) or trial.dtype in ("float16", "bfloat16"):
         return ""
-    trial, found = _reaching(trial), []
+    trial, found = reaching(trial), []
     for axis, (small, times) in _axes(trial).items():
         if (SIZES | trial.case.sizes)[axis] != times[axis] * small and _is_right_at(trial, times, small):
             found.append(_bound(trial, axis, small, times))
     return " and ".join(found)
 
 
-def _reaching(trial: Trial) -> Trial:
+def reaching(trial: Trial) -> Trial:
     """Give the same call, whose numbers and scores are at least as large at other sizes."""
     lines, arrays = [trial.case.lines], trial.inputs.arrays
     for measured, scaled in REACHES if all(x.size for x in arrays.values()) else ():

@@ -20,7 +20,7 @@ from .causes import VAGUE, WRONG, Faults, apart, folded, joined, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .following import Reach
 from .hypothesis import LARGE, pairs_of
-from .qualifiers import qualified
+from .qualifiers import qualified, seeded
 
 # Remedies that a program takes: it has no layout and no names of keywords.
 FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")
@@ -162,13 +162,9 @@ def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
         case = case._replace(judge="value", direction=FORWARD if case.direction == HELD else GRADIENT)
     if case.judge == "after_others":  # as what is wrong in its last call
         case = case._replace(judge="value")
-    trial = Trial(implementation, case, _seeded(outcome, how))
+    trial = Trial(implementation, case, seeded(outcome, how))
     trial.got = dict(outcome.got)
     return trial
-
-
-def _seeded(outcome: Outcome, how: How) -> How:
-    return how if outcome.seed is None else how._replace(seed=outcome.seed)
 
 
 def _of_calls(faults: Faults, implementation: Implementation, how: How) -> None:
@@ -209,7 +205,7 @@ def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: 
     """Tell whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
     if outcome.case.judge not in ("merged", "dropped") or by_running.is_late():
         return outcome.is_unsteady and outcome.case.judge == "value"
-    again = find(implementation, outcome.case, _seeded(outcome, how))[0]
+    again = find(implementation, outcome.case, seeded(outcome, how))[0]
     if again.verdict in (Verdict.TIMEOUT, Verdict.CRASH):
         return False
     return not again.verdict.fails or again.message != outcome.finding.message

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ..adapters.implementation import Implementation
-from ..cases.case import FORWARD, SIZES, Case
+from ..cases.case import FORWARD, GRADIENT_HELD, SIZES, Case
 from ..cases.how import How, forever
 from ..judge.judging import find
+from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from ..worker.calling import subject_of
@@ -24,7 +25,9 @@ NO_OPTIONS = rf"{ZEROS}|is all zeros| times what is right|wrong only with "  # i
 DRAWS, STEP = 2, 104729  # of the numbers of a call that has to pass, and what lies between their seeds
 CLEARLY = 0.5  # of the error over the allowed one: a call passes that has at most so much of what the wrong one has
 FORWARDS, SPARE = 3, 5.0  # calls of a cause of gradients whose results are looked at; seconds for one if none is left
-DERIVED = {*GRADIENT, "jvp", "second"}  # directions whose forward is the same call
+DERIVED = {*GRADIENT, GRADIENT_HELD, "jvp", "second"}  # directions whose forward is the same call
+OF_ONE = ("value", "held", "after_others")  # judges of the results of one call
+OF_SIZES = {"grouped heads": ("N", "G"), "V != D": ("V", "D")}  # traits, each with two axes that are equal without it
 OF_BACKWARD = rf"{BACKWARD}|is all zeros"  # in names that were said of more than the error of a gradient
 OF_A_GRADIENT = r"(the gradient of|tangent|second) \w+ is \w+"
 OF_NUMBERS = (Verdict.WRONG, Verdict.NAN, Verdict.SILENT)
@@ -61,20 +64,20 @@ def _of_results(
 
     Wrong gradients follow from a wrong result. They are a mistake of their own only in a call whose result is right.
     """
-    asked = [o for o in mine if o.case.judge == "value" and o.case.direction.partition(",")[0] in DERIVED]
+    asked = [o for o in mine if o.case.judge in OF_ONE and o.case.direction.partition(",")[0] in DERIVED]
     if not asked or re.search(OF_BACKWARD, cause.name) or (cause.tried and re.search(OF_GRADIENTS, cause.name)):
         return cause, mine[0]
     wrong, late = list[Outcome](), by_running.is_late()
     if late:  # one call has to be made, or it is not known what is wrong
         subject_of(implementation).allow(SPARE, forever)
     for outcome in asked[: 1 if late else FORWARDS]:
-        case = outcome.case._replace(direction=FORWARD, where={})
-        seed = how.seed if outcome.seed is None else outcome.seed
-        finding = find(implementation, case, how._replace(seed=seed))[0]
+        judge = "value" if outcome.case.judge == "held" else outcome.case.judge
+        case = outcome.case._replace(direction=FORWARD, where={}, judge=judge)
+        finding = find(implementation, case, seeded(outcome, how))[0]
         if finding.verdict not in OF_NUMBERS:
             names = sorted(cause.cases, key=lambda name: name != outcome.case.name)
             return cause._replace(cases=tuple(names)), outcome
-        wrong.append(Outcome(case, finding, 0.0, ""))
+        wrong.append(Outcome(case, finding, 0.0, "", seed=outcome.seed))
     subject = "lse" if wrong[0].finding.leaf == "lse" else "the result"
     found = Verdict.NAN if wrong[0].verdict is Verdict.NAN else Verdict.WRONG
     name = re.sub(f"^{OF_A_GRADIENT}", f"{subject} is {found}", cause.name)
@@ -118,18 +121,27 @@ def _parts(case: Case) -> list[Case]:
     return found
 
 
-def without_trait(case: Case, trait: str) -> Case | None:
-    """Give the same call without an option, or without a property of its sizes; None for other traits."""
-    sizes, axes = SIZES | case.sizes, {"grouped heads": ("N", "G"), "V != D": ("V", "D")}
-    if trait not in axes:
-        return dict(by_running.without_each(case)).get(trait)
-    axis, other = axes[trait]
-    return case._replace(sizes=case.sizes | {axis: sizes[other]})
+def passes_without(trait: str, wrong: Outcome, implementation: Implementation, how: How) -> bool | None:
+    """Tell whether a wrong call passes without an option, or a property of its sizes; None for other traits.
+
+    At other sizes its numbers are as large: of fewer that are drawn the largest is smaller, and that may be why.
+    """
+    case, less = wrong.case, dict(by_running.without_each(wrong.case)).get(trait)
+    if trait in OF_SIZES:
+        axis, other = OF_SIZES[trait]
+        case = by_running.reaching(Trial(implementation, case, seeded(wrong, how))).case
+        less = case._replace(sizes=case.sizes | {axis: (SIZES | case.sizes)[other]})
+    return None if less is None else passes(implementation, less, wrong, how)
+
+
+def seeded(outcome: Outcome, how: How) -> How:
+    """Settings with the seed of an outcome's numbers."""
+    return how if outcome.seed is None else how._replace(seed=outcome.seed)
 
 
 def passes(implementation: Implementation, case: Case, wrong: Outcome, how: How) -> bool:
     """Tell whether a call was run and passed, of several draws, by much more than a wrong one fails."""
-    most = math.inf if wrong.multiple is None else CLEARLY * wrong.multiple
+    most, how = math.inf if wrong.multiple is None else CLEARLY * wrong.multiple, seeded(wrong, how)
     for draw in range(DRAWS):
         if by_running.is_late():
             return False

@@ -136,10 +136,8 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
 def _is_right_without(option: str, cases: Sequence[Case], faults: Faults) -> bool:
     """Tell whether the plainest of some calls is right without an option."""
     wrong = min((o for o in faults.left if o.case in cases), key=lambda o: o.case.pairs)
-    trial, less = faults.trials.get(wrong.case.name), qualifiers.without_trait(wrong.case, option)
-    if trial is None or less is None:
-        return False
-    return qualifiers.passes(trial.implementation, less, wrong, trial.how)
+    trial = faults.trials.get(wrong.case.name)
+    return trial is not None and bool(qualifiers.passes_without(option, wrong, trial.implementation, trial.how))
 
 
 def _shows(option: str, trial: Trial, got: Leaves | None = None) -> bool:
@@ -190,8 +188,7 @@ def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
         lack = min(_shared([o.case for o in outcomes]) - right, key=lambda trait: (trait in OPTIONS, trait), default="")
         lack = lack if lack and _raises_when_short(outcomes, implementation, how) else ""
         plainest = min(outcomes, key=lambda outcome: outcome.case.pairs)
-        without = qualifiers.without_trait(plainest.case, lack) if lack else None
-        if without and not qualifiers.passes(implementation, without, plainest, how):
+        if lack and qualifiers.passes_without(lack, plainest, implementation, how) is False:
             lack = ""
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
@@ -237,8 +234,7 @@ def _of_a_trait(faults: Faults, implementation: Implementation, how: How) -> Non
         others = sum(trait in traits for traits in right)
         if len(mine) >= max(FEW, MOST * len(wrong)) and others <= len(mine) / 4:
             plainest = min((o for o in faults.left if o.case.name in mine), key=lambda o: o.case.pairs)
-            without = qualifiers.without_trait(plainest.case, trait)
-            if without is None or not qualifiers.passes(implementation, without, plainest, how):
+            if not qualifiers.passes_without(trait, plainest, implementation, how):
                 continue
             found.append((len(mine), -others, trait, mine))
     if found:
