@@ -234,3 +234,23 @@ def test_l12_second_derivatives_of_one_head(direction, T, dtype, size, loss, one
     verdict = judge(attention, case)
     assert not verdict.findings
     assert verdict.error < np.inf
+
+
+@pytest.mark.parametrize(
+    ("sizes", "V", "one"),
+    [((8, 64, 2000), 64, True), ((8, 64, 2000), 128, True), ((2, 600, 1300), 256, True), ((4, 70, 700), 256, False)],
+)
+def test_l8_equal_values_in_tiles(sizes, V, one):
+    """Gradients of scores are rounding alone: at most twice the plain formula's, plus 8 eps |dout| |v| of the keys."""
+    (N, T, S), D = sizes, 8
+    dout = np.ones((N, T, V), np.float32)
+    for draw in range(2):
+        rng = np.random.default_rng(draw)
+        value = np.broadcast_to(1 if one else 0.5 + rng.random((N, 1, 1)), (N, S, V)).astype(np.float32)
+        arrays = normal(rng, N, T, D, size=3), normal(rng, N, S, D), value
+        weights = spec.attention_with_weights(*(x.astype(float) for x in arrays))[2]
+        unit = EPS * V * value[:, :1, :1] * weights / np.sqrt(D)
+        tiled = partial(attention, implementation="blockwise")
+        found, beside = (gradients(attend, arrays, dout, compiled=True) for attend in (tiled, plain))
+        for x, y, size in zip(found, beside, (unit @ abs(arrays[1]), unit.mT @ abs(arrays[0])), strict=False):
+            assert np.abs(x).max() <= 2 * np.abs(y).max() + 8 * size.max()

@@ -36,6 +36,7 @@ from .tiles import Tile, allowed_pairs
 Factors = tuple[Array, Array]  # of queries, (..., N, T, 1); see ``in_range``
 
 CHAIN = 512  # queries, of which one chain is near enough
+KEYS, COLUMNS = 256, 64  # of values, of which one chain is near enough
 
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan, factors: Factors) -> tuple[Array, ...]:
@@ -123,7 +124,7 @@ def pulled_back(
         return finished(products, [filled.get(k, x) for k, x in enumerate(rest)], tile, operands, live=read)
 
     s, pull, seen = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
-    dp = dropped(_of_rows(dout, value, plan, True, times), tile, operands, plan)
+    dp = dropped(_of_values(dout, value, plan), tile, operands, plan)
     if at_once:
         s = in_memory(s)  # else products and softmax's derivative are one kernel, slower for a short text
         s = s + (s - s)
@@ -192,12 +193,23 @@ def _of_rows(
     return _of_heads(multiplied(grouped, other, transpose_right, plan.flat, plan.precision), x.shape)
 
 
+def _of_values(dout: Array, value: Array, plan: Plan) -> Array:
+    """``dout · v`` of each pair, on a CPU of at most ``COLUMNS`` columns each: see ``_summed``."""
+    ends = [*range(COLUMNS, dout.shape[-1], COLUMNS)] if plan.platform == "cpu" else []
+    pairs = zip(jnp.split(dout, ends, axis=-1), jnp.split(value, ends, axis=-1), strict=True)
+    first, *others = (_of_rows(x, y, plan, True, times) for x, y in pairs)
+    return sum(others, first)
+
+
 def _summed(weights: Array, value: Array, plan: Plan) -> Array:
-    """The weighted sums of the values, of at most ``LENGTH`` keys each: a longer chain of products misses L7."""
-    S = value.shape[-2]
-    if not isinstance(S, int) or S <= LENGTH:  # or symbolic, in jax.export
+    """The weighted sums of the values, of at most ``LENGTH`` keys each: a longer chain of products misses L7.
+
+    XLA:CPU adds up in chains. If all values are equal, what one of many keys rounds is left in every gradient (L8).
+    """
+    keys, most = value.shape[-2], KEYS if plan.platform == "cpu" else LENGTH
+    if not isinstance(keys, int) or keys <= most:  # or symbolic, in jax.export
         return _of_rows(weights, value, plan)
-    halves = (slice(None, S // 2), slice(S // 2, None))
+    halves = (slice(None, keys // 2), slice(keys // 2, None))
     one, other = (_summed(weights[..., half], value[..., half, :], plan) for half in halves)
     return one + other
 
