@@ -153,7 +153,7 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
         chosen = command.command_for(argv)
         chosen.add_arguments(check)
-        check.set_defaults(run=chosen.run, advise=_advice)
+        check.set_defaults(run=chosen.run)
 
     about = "say how an attention function is called, and which conventions it follows"
     described = commands.add_parser("describe", help=about, description=about)
@@ -197,13 +197,6 @@ def _parser(argv: Sequence[str]) -> _Parser:
         bench.add_arguments(timed)
     parser.commands = commands.choices
     return parser
-
-
-def _advice(path: str) -> str:
-    """Say how to judge a function that `attendax check` does not call as it is meant; or nothing."""
-    from attendax.conformance.contract.command import advice  # after a plain call that is wrong, and else never
-
-    return advice(path)
 
 
 def _version(package: str) -> str:

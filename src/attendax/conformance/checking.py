@@ -10,6 +10,7 @@ from .cases import CASES as CASES
 from .cases import CLAIMS as CLAIMS
 from .cases import Case
 from .cases.how import How, drawn
+from .contract.understanding import Settled, path_of, understood
 from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
 from .report import Report
@@ -18,7 +19,9 @@ from .run.clock import Clock
 from .run.run import Run, Telling
 from .run.run import judge as judge
 from .worker.calling import subject_of
-from .worker.place import implement
+from .worker.place import DECLARED, LAYOUT, implement
+
+CALLED = (*LAYOUT, *DECLARED)  # settings that say how a function is called, and what it means
 
 
 def check(
@@ -28,9 +31,13 @@ def check(
     precision: str = "highest", budget: float | None = None, thorough: bool = False, known_failures: str | None = None,
     require: Iterable[str] = (), claims: Iterable[str] = (), progress: Callable[[int, int, Case], None] | None = None,
     timeout: float | None = None, total_timeout: float | None = None, repeat: int | None = None,
-    in_process: bool = False, **settings: Any,
+    in_process: bool = False, contract: str | None = None, expect: Mapping[str, str] | None = None,
+    ignore: Iterable[str] = (), **settings: Any,
 ) -> Report:  # fmt: skip
     """Judge an attention function, law by law, gradients included.
+
+    Unless it is said how it is called, a function that another process can import is described first, as by
+    ``describe``: it is called in its own way, and judged by its own conventions.
 
     Args:
         fn: the function, as the docstring of ``attendax.conformance`` has it; or its path "module:function"; or that of
@@ -50,6 +57,9 @@ def check(
         claims: "row-invariance", asked beside all else: the bits of a row do not change with the batch, its
             neighbours, more tokens behind it, or the other queries of the call.
         progress: is told index, number and case before each.
+        contract: a file that says what it means, as ``attendax describe --save`` writes it: each difference is a fault.
+        expect: unusual meanings that are meant, {"scale": "1"}.
+        ignore: parameters of which no meaning is known.
         in_process: call the function in this process, for a debugger. Else it is called in another, which knows
             neither what is right nor the seed; but a function that no other process can import is called in this one.
         name, arrays, dtype, seed, sizes, precision, thorough, known_failures, require: as ``attendax check --help`` has
@@ -74,23 +84,37 @@ def check(
         drawn(seed), dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout, repeat,
         budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
+    settled = Settled.by(expect or {}, ignore, contract or "")
+    called = {"adapter": adapter, "arrays": arrays, "backward": backward, **{k: settings.get(k) for k in CALLED}}
+    said = in_process or any(x is not None for x in called.values())
     settings |= {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, "in_process": in_process}
     make, keep = functools.partial(implement, fn, **settings), isinstance(fn, Implementation)
-    return judged(make, how, only, level, known_failures, Telling(progress), keep=keep)
+    path = "" if said else path_of(fn)
+    return judged(make, how, only, level, known_failures, Telling(progress), keep=keep, path=path, settled=settled)
 
 
 def judged(
     make: Callable[..., Implementation], how: How, only: Iterable[str] | None, level: str, known_failures: str | None,
-    tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False,
+    tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False, path: str = "",
+    settled: Settled = Settled(),  # noqa: B008  a value
 ) -> Report:  # fmt: skip
-    """The report on what ``make(how=...)`` gives, whose process ends then unless that is to be kept."""
+    """The report on what ``make(how=...)`` gives, whose process ends then unless that is to be kept.
+
+    The function of a ``path`` is described first, and called as its contract says.
+    """
     clock = Clock(how, begun)
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     known = KnownFailures.read(known_failures)
     tell.begins(f"importing {name}", clock.left)
-    made = make(how=how._replace(left=clock.left))
+    found = understood(path) if path else None
+    made = make(how=how._replace(left=clock.left), **(found.settings() if found else {}))
     try:
-        return Run(made, how, clock, known, tell).report(only, level)
+        report = Run(made, how, clock, known, tell).report(only, level)
+        if not found or not found.contract:
+            return report
+        said = " ".join(cause.name for cause in report.causes)
+        unsettled = tuple(words for words in found.unsettled(settled) if words not in said)
+        return report._replace(called=tuple(found.contract.lines()), unsettled=unsettled)
     finally:
         if not keep:
             subject_of(made).close()

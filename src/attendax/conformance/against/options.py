@@ -121,7 +121,7 @@ OPTIONS = {
     "window": Row(
         ("window", "window_size", "sliding_window", "local_window_size", "sliding_window_size", "window_left",
          "attention_window"),
-        {"window": WINDOWS, "reach": tuple(REACH), "side": tuple(SIDES)}, (1, 0, 2, 3),
+        {"window": WINDOWS, "reach": tuple(REACH), "side": tuple(SIDES)}, (1, 0, 2, 5),
         {NUMBER: ("{x}", "{x}"), WIDE["window"]: ("({x}, {x})", "{x}[0]")},
     ),
     "return_lse": Row(

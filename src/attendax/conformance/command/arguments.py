@@ -16,11 +16,14 @@ from ..adapters import ADAPTERS
 from ..adapters.implementation import CAUSAL, EMPTY_ROWS, PROTOCOL_TRAITS, Implementation
 from ..cases import profiles
 from ..cases.how import How
-from ..worker.foreign import path_of
+from ..contract.understanding import Settled, path_of
+from ..conventions.table import TABLE
+from ..worker import foreign
 from ..worker.place import implement
 
 OURS = ("check: ", "check_model: ", "export_onnx: ")  # errors that say what the user has to change begin so
 ARRAYS = ("jax", "torch", "numpy")
+AXES = (*TABLE, "always")
 REPORTS = ("json", "junit", "markdown", "html")
 ADDS = profiles()
 LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything; the last unless given"
@@ -47,6 +50,11 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "lse_base": (float, "2", "of its log-sum-exp; e unless given"),
         "lacks": (list, "TRAIT", 'what it does not offer, such as "grouped heads"; all traits are listed below'),
         "backward": (str, "module:function", "its gradients by hand"),
+    },
+    "what it may mean": {
+        "contract": (str, "FILE", "what it has to mean, as `attendax describe --save` writes it"),
+        "expect": (list, "AXIS=VALUE", "an unusual meaning that is meant, such as scale=1"),
+        "ignore": (list, "NAME", "parameters of which no meaning is known"),
     },
     "what is judged": {
         "only": (list, "L6", "laws, parts of the names of cases, and keywords"),
@@ -136,7 +144,7 @@ def target(args: argparse.Namespace) -> str | None:
         raise Refusal("--signature says what is in a library: name that by --lib FILE")
     if named in ([], ["FUNCTION"]):
         return args.target
-    return path_of(program=args.exec, library=args.lib, signature=args.signature, onnx=args.onnx)
+    return foreign.path_of(program=args.exec, library=args.lib, signature=args.signature, onnx=args.onnx)
 
 
 def how_of(args: argparse.Namespace) -> How:
@@ -163,6 +171,19 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     if "lse_base" in given and not given["lse_base"] > 1:
         raise Refusal(f"--lse-base got {given['lse_base']:g}, expected a number above 1")
     return given
+
+
+def described(args: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of ``judged`` by which it describes a function first: unless it was said how it is called."""
+    said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "lib", "onnx")) or args.in_process
+    if said or not (path := path_of(args.target)):
+        return {}
+    pairs = [pair.partition("=") for pair in args.expect or ()]
+    if wrong := [pair[0] for pair in pairs if pair[2] == "" or pair[0] not in AXES]:
+        known = ", ".join(AXES)
+        raise Refusal(f"--expect got {wrong[0]!r}, expected axis=value, with an axis of {known}")
+    settled = Settled.by({axis: value for axis, _, value in pairs}, args.ignore or (), args.contract or "")
+    return {"path": path, "settled": settled}
 
 
 def _said(path: str, error: BaseException) -> str:
@@ -201,14 +222,14 @@ def _functions(target: str) -> str:
     return f"; name a function of it: {module.replace('/', '.')}:{found[0]}" if found else ""
 
 
-def implementation(args: argparse.Namespace, how: How) -> Implementation:
+def implementation(args: argparse.Namespace, how: How, **more: Any) -> Implementation:
     """Make the function that the arguments name, or refuse them; it has to be there by the end of the run."""
     if ":" not in args.target and args.target not in ADAPTERS:
         paths = [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())]
         hint = _functions(args.target) or did_you_mean(args.target, paths)
         said = f"{args.target!r} is neither module:function nor an adapter that ships"
         raise Refusal(said + (hint or f": {', '.join(ADAPTERS)}"))
-    given = settings(args)
+    given = settings(args) | more
     try:
         return implement(args.target, how=how, in_process=args.in_process, **given)
     except (Exception, SystemExit) as error:  # a refusal, as it is before any case

@@ -95,29 +95,15 @@ def _run(args: argparse.Namespace) -> int:
     asked = args.only or (), args.level, args.known_failures
     try:
         with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
-            report = judged(make, how, *asked, tell, begun=args.called, name=args.target)
+            report = judged(make, how, *asked, tell, begun=args.called, name=args.target, **arguments.described(args))
     except (Unusable, Refusal) as error:
         if isinstance(error, Unusable) or error.__cause__ is not None:  # it is the function that raised
             finding = Finding(Verdict.TIMEOUT if "no answer in" in str(error) else Verdict.CRASH, one_line(error))
             outcomes, arrays = (Outcome(CASES[0], finding, 0.0, ""),), args.arrays or ""  # the plainest call is a crash
             found = Report(args.target, "", arrays, outcomes, how.dtype, how.seed, args.level, profile=how.profile)
             write_files(found, args)  # somebody may wait for a report
-            if finding.verdict is Verdict.CRASH and (said := _advice(args)):
-                raise Refusal(f"{one_line(error)}. {said}") from error
         raise
-    status = show(report, args)
-    if any(x.case.name == CASES[0].name and x.verdict.fails for x in report.cases) and (said := _advice(args)):
-        print(f"\n{wrapped(said)}", file=sys.stderr if "-" in arguments.files(args).values() else sys.stdout)
-    return status
-
-
-def _advice(args: argparse.Namespace) -> str:
-    """Say how to judge a function that is called otherwise than the protocol, if nobody said how it is called."""
-    said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "lib", "onnx"))
-    if said or args.in_process or args.target in ADAPTERS or not hasattr(args, "advise"):
-        return ""
-    with contextlib.redirect_stdout(sys.stderr):  # the function may print
-        return str(args.advise(args.target))
+    return show(report, args)
 
 
 def listed(line: str) -> None:

@@ -8,9 +8,7 @@ from pathlib import Path
 from attendax.exits import Refusal
 from attendax.legible import wrapped
 
-from ..against.writing import NoAdapter
-from . import Contract, describe
-from .contract import arrays_of
+from . import describe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.limit is not None and not args.limit > 0:
         raise Refusal(f"--limit got {args.limit:g}, expected more than 0 CPU seconds")
-    module = _module(args.adapter) if args.adapter else ""
+    if args.adapter:
+        _check_module(args.adapter)
     with contextlib.redirect_stdout(sys.stderr):  # the function may print
         contract = describe(args.target, seconds=args.limit)
     for line in contract.lines():
@@ -41,39 +40,14 @@ def _run(args: argparse.Namespace) -> int:
     if args.save:
         _write(args.save, contract.toml())
     if args.adapter:
-        _write(args.adapter, _adapter(contract, module))
-        print(f"\nJudge it by: {contract.command(module)}")
+        _write(args.adapter, contract.fitted())
     return 0
 
 
-def advice(path: str) -> str:
-    """The commands that judge a function as it is called, if `attendax check` calls it otherwise; or nothing."""
-    try:
-        contract = describe(path)
-        if contract.called_as_protocol():
-            return ""
-        contract.adapter()
-    except (Refusal, NoAdapter):
-        return ""
-    return (
-        f"It is called otherwise: {arrays_of(contract.form)}. Judge it as it is called: "
-        f"attendax describe {path} --adapter adapter.py, then {contract.command()}"
-    )
-
-
-def _module(file: str) -> str:
+def _check_module(file: str) -> None:
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise Refusal(f"--adapter got {file!r}, expected a file that Python can import, such as adapter.py")
-    return path.stem
-
-
-def _adapter(contract: Contract, module: str) -> str:
-    try:
-        return contract.adapter(module)
-    except NoAdapter as error:
-        why = str(error).replace("B", "the function", 1)
-        raise Refusal(f"no adapter makes {contract.path} one of the protocol: {why}") from error
 
 
 def _write(file: str, text: str) -> None:

@@ -6,16 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against import writing
 from ..against.forms import LAW, Form, Option
-from ..against.options import MASKED, MASKING, NUMBER, WIDE, first_kind
+from ..against.options import MASKED, MASKING, NUMBER
 from ..conventions.form import Form as Conventions
-from ..conventions.table import DEFECT, TABLE, UNUSUAL
+from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
+from . import fitting
 
-NO_LIMIT = "window = window and tuple(-1 if x is None else x for x in window)"
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
-OF_PROTOCOL = {"mask": "BNTS/True attends", "window": WIDE["window"], "offset": WIDE["offset"]}  # kinds of the protocol
-SEGMENTS = Option("query_segment_ids", "key_segment_ids")
 
 
 class Meaning(NamedTuple):
@@ -26,7 +23,6 @@ class Meaning(NamedTuple):
     kind: str  # convention, unusual or defect; empty where nobody has to care
     words: str  # of the function, a sentence
     source: str = ""  # that documents it
-    flag: str = ""  # of ``attendax check``, that declares it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +36,7 @@ class Contract:
         dropout: its parameters that are a rate of dropout.
         no_limit: Python for no limit in a window of two sides; empty where it is not known, or has none.
         square: whether it takes as many queries as keys alone.
+        names: all of its parameters.
         calls: the number of calls that were made.
         seconds: CPU seconds that they took.
         cut: whether the limit of time ended it.
@@ -51,6 +48,7 @@ class Contract:
     dropout: tuple[str, ...] = ()
     no_limit: str = ""
     square: bool = False
+    names: tuple[str, ...] = ()
     calls: int = 0
     seconds: float = 0.0
     cut: bool = False
@@ -59,24 +57,33 @@ class Contract:
         """The value of an axis of conventions, by the names of its table."""
         return self.form.how[axis]
 
-    def meanings(self) -> Iterator[Meaning]:
-        """Each value that is not the law's."""
+    @property
+    def conventions(self) -> Conventions:
+        """Its value of each axis of the table."""
         how = {axis: self.form.how[axis] for axis in TABLE} | MASKING[self.form.how["masking"]]
         how |= {"causal": self.form.word} if self.form.word else {}
-        conventions = Conventions().but(**how)
-        mask = self.form.options.get("mask")
-        if mask and mask.form.endswith("/True drops") and how["mask"] == LAW["mask"]:
-            conventions = conventions.but(mask="True drops")
-        if not MASKED & set(self.form.options):
-            conventions = conventions.but(empty=LAW["empty"])
-        for axis, value in conventions.off:
-            line = conventions.line(axis)
-            yield Meaning(axis, value, line.kind, line.words, line.source, line.flag)
+        if (mask := self.form.options.get("mask")) and mask.form.endswith("/True drops") and how["mask"] == LAW["mask"]:
+            how["mask"] = "True drops"
+        how |= {} if MASKED & set(self.form.options) or self.form.how["always"] else {"empty": LAW["empty"]}
+        return Conventions().but(**how)
+
+    def meanings(self) -> Iterator[Meaning]:
+        """Each value that is not the law's."""
+        for axis, value in self.conventions.off:
+            line = self.conventions.line(axis)
+            yield Meaning(axis, value, line.kind, line.words, line.source)
         if always := self.form.how["always"]:
             kind = DEFECT if Conventions().but(causal=always).kind("causal") == DEFECT else UNUSUAL
             yield Meaning("always", always, kind, f"it is causal whatever it is asked, {always}")
         if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", LAW["empty_lse"]):
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
+
+    def judged_by(self) -> Conventions:
+        """The conventions under which `attendax check` judges it: those that no adapter translates, and no defect."""
+        kept = {x.axis: x.value for x in self.meanings() if x.kind in JUDGED and x.axis in TABLE}
+        form = Conventions().but(**{axis: x for axis, x in kept.items() if axis not in TRANSLATED})
+        always = ALWAYS.get(self.form.how["always"])
+        return form.but(pairs=always) if always else form
 
     def lines(self) -> Iterator[str]:
         """Words for how it is called and what it means, line by line."""
@@ -112,8 +119,8 @@ class Contract:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def toml(self) -> str:
-        """It as TOML: tables ``called``, ``keywords``, ``required``, ``means`` and ``unread``."""
+    def tables(self) -> dict[str, dict[str, object]]:
+        """It as tables ``called``, ``keywords``, ``required``, ``means`` and ``unread``."""
         form = self.form
         called = {
             "arrays": form.arrays, "layout": form.layout, "order": form.order, "pack": form.pack,
@@ -124,38 +131,34 @@ class Contract:
         means = {x.axis: x.value for x in self.meanings()} | ({"mask_word": form.word} if form.word else {})
         if "window" in form.options and form.options["window"].form == NUMBER:
             means |= {axis: form.how[axis] for axis in ("reach", "side")}
-        tables: dict[str, Mapping[str, object]] = {
-            "called": called, "keywords": keywords, "required": form.meant, "means": means, "unread": self.unread,
+        found: dict[str, dict[str, object]] = {
+            "called": called, "keywords": keywords, "required": dict(form.meant), "means": means,
+            "unread": dict(self.unread),
         }  # fmt: skip
+        return {title: {k: x for k, x in table.items() if x not in ("", False)} for title, table in found.items()}
+
+    def toml(self) -> str:
+        """It as TOML."""
         lines = [f"function = {_toml(self.path)}"]
-        for title, table in tables.items():
-            given = {k: x for k, x in table.items() if x not in ("", False)}
-            lines += ["", f"[{title}]", *(f"{k} = {_toml(x)}" for k, x in given.items())] if given else []
+        for title, table in self.tables().items():
+            lines += ["", f"[{title}]", *(f"{_key(k)} = {_toml(x)}" for k, x in table.items())] if table else []
         return "\n".join(lines) + "\n"
 
-    def called_as_protocol(self) -> bool:
-        """Tell whether `attendax check` can call it as it is."""
-        form, ours = self.form, _of_protocol(self.form)
-        names = "layout", "order", "pack", "outcome", "first", "heads", "meant"
-        return all(getattr(form, name) == getattr(ours, name) for name in names)
+    def adapter(self) -> str:
+        """Python that defines ``adapted``, the function by the protocol of `attendax check`; empty if it follows that.
 
-    def command(self, module: str = "adapter") -> str:
-        """The command that judges its adapter, in a file ``module``.py; it declares conventions that have a flag."""
-        flags = sorted({x.flag for x in self.meanings() if x.flag.startswith(("--causal", "--empty-rows"))})
-        return " ".join([f"attendax check {module}:adapted", *flags])
-
-    def adapter(self, module: str = "adapter") -> str:
-        """Python that defines ``adapted``, the function under the protocol of ``attendax check``.
-
-        It keeps its conventions; its first line has the ``command`` that judges it. Raises ``writing.NoAdapter`` if no
-        adapter can be written.
+        It keeps its conventions but for the layout, the kinds of options, and the base of the log-sum-exp.
         """
-        text = writing.adapter(_of_protocol(self.form), self.form)
-        if self.no_limit == "-1":
-            text = re.sub(r"(def adapted.*\n)", rf"\1    {NO_LIMIT}\n", text)
-        return f"# Judge it by: {self.command(module)}\n{text}"
+        return "" if fitting.is_of_protocol(self.form, self.no_limit) else self.fitted()
+
+    def fitted(self) -> str:
+        """Python that defines ``adapted`` in any case."""
+        return fitting.fit(self.form, self.no_limit, self.names)
 
 
+JUDGED = CONVENTION, UNUSUAL
+TRANSLATED = "mask", "lse"
+ALWAYS = {"aligned to the start": "causal", "aligned to the end": "causal to the end"}  # values of the axis of pairs
 TITLES = {
     "What it means, where the laws say something else": ("convention", ""),
     "Unusual: right only if you mean it": ("unusual",),
@@ -220,20 +223,9 @@ def _keywords(form: Form) -> Iterator[tuple[str, str, str]]:
             yield ours, option.name, option.form
 
 
+def _key(x: str) -> str:
+    return x if re.fullmatch(r"[\w-]+", x, re.ASCII) else _toml(x)
+
+
 def _toml(x: object) -> str:
     return json.dumps(x, ensure_ascii=False)
-
-
-def _of_protocol(form: Form) -> Form:
-    """The form of the protocol, with the conventions of another form and those options that it offers."""
-    options = {k: Option(k, OF_PROTOCOL.get(k, first_kind(k))) for k in form.options}
-    for name in ("window", "offset"):
-        if name in options and form.options[name].form != WIDE[name]:  # one number
-            options[name] = Option(name, NUMBER)
-    if "segments" in options:
-        options["segments"] = SEGMENTS
-    if form.word:
-        options["is_causal"] = Option("is_causal")
-    lse = form.how["lse"] if form.how["lse"] != "base 2" else LAW["lse"]
-    how = {**form.how, "lse": lse, "causal": form.word or form.how["causal"]}
-    return Form(options=options, how=how, grouped=form.grouped, defaults={"is_causal": False, "return_lse": False})

@@ -17,6 +17,7 @@ from ..against.options import AXIS, DROPOUT, OPTIONS
 from ..against.remote import Function
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Died, Failed
+from . import fitting
 from .contract import Contract
 
 SECONDS = {"jax": 10.0}  # the limit: CPU seconds of both processes after the import
@@ -83,9 +84,11 @@ class Describer(Describing):
         said = {SEVERAL: "", NOT_TAKEN: "no option that is known"}
         unread = {k: said.get(x, x) for k, x in unread.items() if k not in DROPOUT and said.get(x, x)}
         dropout = tuple(x for x in self.fn.names if x in DROPOUT)
+        unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}
         return Contract(
-            self.fn.path, form, unread, dropout, self._no_limit(form), square, self.calls, self.spent(), cut
-        )
+            self.fn.path, form, unread, dropout, self._no_limit(form), square, tuple(self.fn.names), self.calls,
+            self.spent(), cut,
+        )  # fmt: skip
 
     def _no_limit(self, form: Form) -> str:
         """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""

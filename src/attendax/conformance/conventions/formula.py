@@ -5,6 +5,7 @@ it to that. It keeps whole arrays of scores: it is for inputs that are small.
 """
 
 import functools
+from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
@@ -21,6 +22,16 @@ MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes th
 @functools.cache
 def _compiled(text: str) -> CodeType:
     return compile(text, "a line of conventions", "eval")
+
+
+def by_rules(form: Form, options: Mapping[str, Any], T: int, S: int) -> np.ndarray:
+    """The pairs (T, S) that causal and a window let see, by their lines."""
+    left, right = (np.inf if x is None else x for x in options.get("window") or (None, None))
+    known = {"i": np.arange(T)[:, None], "j": np.arange(S), "T": T, "S": S, "left": left, "right": right}
+    known |= {"seen": np.ones((T, S), bool), "is_causal": bool(options.get("is_causal"))}
+    for axis in (*(x for x in ("causal", "window") if is_given(options.get(*ASKS[x]))), "pairs"):
+        known["seen"] = known["seen"] & eval(_compiled(form.line(axis).text), known)
+    return np.asarray(known["seen"])
 
 
 class Steps:

@@ -20,6 +20,8 @@ from .form import Form
 from .parts import by_formula_where_large, in_parts
 
 Function = Callable[[Inputs], Leaves]
+OF_A_ROW = {"empty", "fill", "order", "softcap", "lse", "given_scale"}  # axes by which no row looks at another
+OF_WIDTH = ("1", "1/D")  # scales that the lengths do not change
 
 
 class Modifier(NamedTuple):
@@ -75,7 +77,8 @@ def by_form(inputs: Inputs, direction: str, form: Form, saved: Form | None = Non
     """
     results: Function = functools.partial(formula.forward, form=form)
     gradients: Function = functools.partial(formula.gradient, form=form, saved=saved)
-    if {axis for axis, _ in form.off} <= {"empty"} and not saved:
+    axes = {axis for axis, x in form.off if axis != "scale" or x not in OF_WIDTH}
+    if axes <= OF_A_ROW and not saved:
         results, gradients = in_parts(results), in_parts(gradients)
     with np.errstate(all="ignore"):
         return leaves(inputs, direction, results, gradients)

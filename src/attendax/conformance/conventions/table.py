@@ -153,6 +153,8 @@ TABLE: dict[str, Axis] = {
         "seen": Line("seen"),
         "swapped": Line("~seen if hides else seen", "the pairs that are allowed and those that are not are swapped"),
         "causal": Line("seen & ((j <= i) | is_causal)", "it is causal, which is not asked"),
+        "causal to the end": Line("seen & ((j <= i + S - T) | is_causal)",
+            "it is causal, aligned to the end of the keys, which is not asked"),
         **_of("whole blocks of {b}", "seen & (j < S // {b} * {b})", LEFT_OUT),
         **_of("one whole block of {b}", "seen & (j < (S // {b} * {b} or S))", LEFT_OUT),
         **_of("last block of {b}", "seen & (j >= (S - 1) // {b} * {b})", "only the last block of keys counts"),

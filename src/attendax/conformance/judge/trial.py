@@ -7,11 +7,14 @@ from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
 from ..conventions import right
 from ..conventions.form import LAW, Form, law
-from ..conventions.table import DECLARED
+from ..conventions.formula import by_rules, is_given
+from ..conventions.table import ASKS
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
 from .comparing import Tolerance
 from .tolerances import MOST, all_of, tolerances
+
+SEEING = ("causal", "window", "key_lengths")  # axes that say which keys a query sees, beside that of pairs
 
 
 class Trial:
@@ -57,25 +60,39 @@ class Trial:
         return self.case.inputs(self.how.seed, self.dtype, changed=True)
 
     def meant(self, inputs: Inputs | None = None) -> Inputs:
-        """The inputs; where causal is declared to end with the keys, and differs there, it is in the mask."""
+        """The inputs; where declared conventions let queries see other keys than the law does, a mask says which."""
         inputs = inputs or self.inputs
-        (T, S), options = (inputs.arrays[name].shape[-2] for name in ("query", "key")), inputs.options
-        differs = T and S and T != S and options.get("is_causal") and options.get("offset") is None
-        if not differs or not {"end": True, "decode": T == 1}.get(self.implementation.causal):
+        options, (T, S) = inputs.options, (inputs.arrays[name].shape[-2] for name in ("query", "key"))
+        if not (form := self.seeing(inputs)).off:
             return inputs
-        mask = np.tri(T, S, S - T, dtype=bool) & options.get("mask", True)
-        return inputs._replace(options={k: x for k, x in options.items() if k != "is_causal"} | {"mask": mask})
+        seen = by_rules(form, options, T, S)
+        if "key_lengths" in dict(form.off):
+            options = options | {"key_lengths": np.maximum(options["key_lengths"], 1)}
+        if (seen != by_rules(LAW, options, T, S)).any():
+            rest = {k: x for k, x in options.items() if k not in ("is_causal", "window")}
+            options = rest | {"mask": seen & rest.get("mask", True)}
+        return inputs if options is inputs.options else inputs._replace(options=options)
 
     @property
     def declared(self) -> Form:
         """The conventions by which the function is declared to compute the call."""
-        causal = "start" if self.inputs.options.get("offset") is not None else self.implementation.causal
-        return LAW.but(causal=DECLARED[causal], empty=DECLARED[self.implementation.empty_rows])
+        form = self.implementation.conventions
+        return form if self.inputs.options.get("offset") is None else form.but(causal=law("causal"))
+
+    def seeing(self, inputs: Inputs) -> Form:
+        """Those of them that say which keys a query sees, of options that are given."""
+        given = {axis for axis in SEEING if is_given(inputs.options.get(*ASKS[axis]))} | {"pairs"}
+        return Form(tuple(x for x in self.declared.off if x[0] in given))
+
+    @property
+    def computing(self) -> Form:
+        """The others, but for what a query without any key gets."""
+        return Form(tuple(x for x in self.declared.off if x[0] not in (*SEEING, "pairs", "empty")))
 
     def by_convention(self) -> Leaves:
         """Right results by all that is declared."""
         empty = self.declared.value("empty")
-        return self.expected() if empty == law("empty") else self.by(LAW.but(empty=empty), inputs=self.meant())
+        return self.expected() if empty == law("empty") else self.by(self.computing.but(empty=empty), inputs=self.meant())
 
     def by(self, form: Form, saved: Form | None = None, inputs: Inputs | None = None) -> Leaves:
         """Results of a function of a form; the lse of a row without any key is what was got, where only L5 says it."""
@@ -91,11 +108,13 @@ class Trial:
         That of the case itself is kept, for it is the same for every implementation that declares the same.
         """
         meant = self.meant(inputs)
-        key = "" if inputs else f"{all_of(self.case, self.how.seed, self.dtype)} {meant is self.inputs}"
+        of_case = all_of(self.case, self.how.seed, self.dtype)
+        key = "" if inputs else f"{of_case} {self.computing.off} {meant is self.inputs or self.seeing(self.inputs).off}"
         if key in _expected:
             return _expected[key]
         with np.errstate(all="ignore"):
-            found = right.leaves(meant, self.case.direction)
+            form, direction = self.computing, self.case.direction
+            found = right.by_form(meant, direction, form) if form.off else right.leaves(meant, direction)
         if key and _size_of(found) > LARGE:
             for other in [k for k, x in _expected.items() if _size_of(x) > LARGE]:
                 del _expected[other]

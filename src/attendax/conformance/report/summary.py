@@ -92,7 +92,7 @@ def summary(report: Outcomes) -> str:
         said = f"{number_of(len(report.failures), 'fault')} in {cases}{causes}: {counts}."
         said += _without_reason(report)
     elif report.judged:
-        little = "" if report.ok else ", and too little was judged"
+        little = ", and too little was judged" if report.coverage.gaps else ""
         said = f"Nothing is wrong in {cases}{little}: {counts}."
     else:
         said = f"Nothing was judged, so nothing is shown{f': {counts}' if counts else ''}."
@@ -144,7 +144,11 @@ def _lines(report: Outcomes) -> Iterator[Line]:
     yield 0, (report.name, "bold"), (f" {report.version}".rstrip(), ""), (f"   {how(report)}", "dim")
     if report.process:
         yield 0, (f"Called in this process: {report.process}.", "dim")
+    for line in (*report.called[1:], "") if report.called else ():
+        yield 0, (line, "")
     yield 0, (summary(report), "bold green" if report.ok else "bold red")
+    for words in report.unsettled:
+        yield 0, ("unsettled: ", "bold red"), (words, "bold")
     for number, cause in enumerate(report.causes[:MOST], start=1):
         yield 0, (f"{number}. {cause.harm.value}: ", "bold red"), (cause.name, "bold")
         yield 3, (_told(cause, report), "dim")

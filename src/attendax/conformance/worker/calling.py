@@ -196,7 +196,8 @@ class Worker(Subject):
 
     def start(self) -> dict[str, Any]:
         """Start it: it imports the candidate, and says what that is; raises Died where it does not."""
-        child, start = Child(), time.monotonic()
+        start = time.monotonic()
+        child = self.child or Child()
         self._children[:] = [child]
         told = self._ask(child, self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
         self._count()
@@ -230,6 +231,11 @@ class Worker(Subject):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return answered(found)
+
+    def become(self, kind: str, candidate: dict[str, Any], first: float | None = None) -> "Worker":
+        """The worker with another subject, which its process makes when it starts again."""
+        self.candidate, self.first = candidate | {"subject": kind}, first
+        return self
 
     def _folder(self, size: int) -> str:
         """A new folder: in memory, where there is room for a request of that size and its answer."""

@@ -14,7 +14,17 @@ from typing import Any
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS, adapter_for, shipped
-from ..adapters.implementation import Adapter, Documented, Implementation, Known, keywords, lacking, signature, unknown
+from ..adapters.implementation import (
+    RANK_4,
+    Adapter,
+    Documented,
+    Implementation,
+    Known,
+    keywords,
+    lacking,
+    signature,
+    unknown,
+)
 from ..adapters.layout import laid_out, plain
 from ..cases import CASES, Inputs
 from ..cases.how import How
@@ -26,18 +36,20 @@ from .calling import Subject, Worker, call, subject_of
 from .errors import LONGEST, Died, Failed, NoNumbers, Unusable, first_line
 
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
-DECLARED = ("causal", "empty_rows", "lacks")  # of the user; another process has no need of them
+DECLARED = ("causal", "empty_rows", "lacks", "means")  # of the user; another process has no need of them
 OVERRIDES = (*DECLARED, "device")  # the settings that go with an adapter
-SETTINGS = (*LAYOUT, *OVERRIDES)
+SETTINGS = (*LAYOUT, *OVERRIDES, "fit")
 OTHER_ARRAYS = "gives arrays of another kind"
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
 NAMED = {"fn": "the function"}
 
 
-def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **asked: Any) -> Implementation:
+def implement(
+    fn: Any, *, in_process: bool = False, how: How | None = None, worker: Worker | None = None, **asked: Any
+) -> Implementation:
     """Make an ``Implementation`` of anything that ``check`` takes: in a process of its own where that can import it.
 
-    It raises as ``here``, or what importing the function raised.
+    A ``worker`` that has it already is used. It raises as ``here``, or what importing the function raised.
     """
     refuse_unknown(asked)
     how = how or How()
@@ -55,7 +67,8 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
         asked.setdefault("name", name_of(fn))
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
     first = how.patience if foreign.is_path(asked["fn"]) or how.timeout is not None else None
-    worker = Worker("function", asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}, first)
+    candidate = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
+    worker = worker.become("function", candidate, first) if worker else Worker("function", candidate, first)
     worker.of_run = lambda: how.left() + worker.waited()  # until its run counts what it takes
     try:
         made = _described(_started(worker, asked), worker, asked)
@@ -154,9 +167,12 @@ def _described(told: dict[str, Any], worker: Worker, asked: Mapping[str, Any]) -
 
 def here(
     fn: Any, *, name: str | None = None, adapter: Any = None, arrays: str | None = None, backward: Any = None,
-    how: How | None = None, eager: bool = False, trying: Callable[[str], Any] = str, **settings: Any,
+    how: How | None = None, eager: bool = False, trying: Callable[[str], Any] = str, fit: str = "", **settings: Any,
 ) -> Implementation:  # fmt: skip
-    """Make an ``Implementation`` in this process; ``trying`` is told of the arrays of each try."""
+    """Make an ``Implementation`` in this process; ``trying`` is told of the arrays of each try.
+
+    ``fit`` is Python that defines ``adapted``, the function by the protocol.
+    """
     how = how or How()
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
@@ -168,6 +184,8 @@ def here(
         adapter = path if path in ADAPTERS else adapter_for(path)
         path = None if path in ADAPTERS else path
     backward = resolve(backward) if isinstance(backward, str) else backward
+    if fit:
+        return dataclasses.replace(fitted(fit, str(name or path), str(arrays)), device=settings.get("device", ""))
     if isinstance(adapter, str) and ":" in adapter:
         adapter = resolve(adapter)
     if isinstance(adapter, str):
@@ -197,6 +215,13 @@ def here(
     framework(arrays)
     made = plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
     return dataclasses.replace(made, guessed=guessed)
+
+
+def fitted(text: str, name: str, arrays: str) -> Implementation:
+    """The function ``adapted`` of a text, which has its import."""
+    names: dict[str, Any] = {"__name__": "adapter"}
+    exec(compile(text, "adapter.py", "exec"), names)
+    return Implementation(names["adapted"], name, arrays, source=f"{text}\nattend = adapted", lacks=dict(RANK_4))
 
 
 def refuse_unknown(settings: Iterable[str]) -> None:
@@ -285,7 +310,7 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
 
 def told(made: Implementation) -> dict[str, Any]:
     """All that a process tells of a candidate."""
-    found = {k: x for k, x in vars(made).items() if k not in ("attend", "form")}
+    found = {k: x for k, x in vars(made).items() if k not in ("attend", "form", "means")}
     found |= {"source": made.source[:LONGEST], "lacks": dict(made.lacks), "backward": True if made.backward else None}
     return found | {"accepted": keywords(made.attend), "others": unknown(made.attend)}
 

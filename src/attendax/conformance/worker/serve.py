@@ -24,7 +24,8 @@ MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
 def main() -> None:
     """Requests come on standard input and answers go to standard output; the subject has neither of the two.
 
-    The first message says what the subject is, and is answered with what is told of it, or what making it raised.
+    The first message says what the subject is, and is answered with what is told of it, or what making it raised. A
+    later one may name another subject.
     """
     requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -35,19 +36,22 @@ def main() -> None:
         text = json.dumps(told, default=lambda x: x.tolist() if hasattr(x, "tolist") else sorted(x))
         os.write(answers, text.encode() + b"\n")
 
-    message = json.loads(requests.readline() or "{}")
-    FOLDERS[:] = message.pop("folders", [])
     threading.Thread(target=_end_with_the_asking, args=(requests.fileno(),), daemon=True).start()
-    try:
-        maker = importlib.import_module(MADE_BY[message.pop("subject")])
-        subject: Subject = maker.subject(message, lambda arrays: tell({"trying": arrays}))
-        told = subject.start()
-    except BaseException as error:
-        told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
-    tell(told)
+    subject = Subject()
     for line in requests:
-        _answer(subject, json.loads(line)["folder"])
-        tell({})
+        message = json.loads(line)
+        if "subject" not in message:
+            _answer(subject, message["folder"])
+            tell({})
+            continue
+        FOLDERS[:] = message.pop("folders", [])
+        try:
+            maker = importlib.import_module(MADE_BY[message.pop("subject")])
+            subject = maker.subject(message, lambda arrays: tell({"trying": arrays}))
+            told = subject.start()
+        except BaseException as error:
+            told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
+        tell(told)
     _leave()
 
 

@@ -1,0 +1,85 @@
+"""A contract file: TOML that pins how a function is called and what it means. Each difference from it is a fault."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attendax.exits import Refusal
+from attendax.legible import did_you_mean
+
+from ..against.options import OPTIONS, REACH, SIDES
+from ..conventions.table import TABLE
+from .contract import Contract
+
+CALLED = (
+    "arrays", "layout", "order", "pack", "returns", "first_of_several", "grouped_heads", "heads", "equal_lengths",
+)  # fmt: skip
+VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
+    **{axis: tuple(TABLE[axis]) for axis in TABLE if axis not in ("scale", "given_scale", "bias", "causal")},
+    "reach": tuple(REACH), "side": tuple(SIDES),
+}  # fmt: skip
+AXES = (*TABLE, "always", "empty_lse", "mask_word", "reach", "side")
+WORDS = {*OPTIONS, "query_segment_ids", "key_segment_ids"} - {"segments"}
+TABLES = ("called", "keywords", "required", "means", "unread")
+
+
+def read(file: str) -> dict[str, dict[str, Any]]:
+    """The tables of a contract file; raises Refusal with the line and what is allowed there."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            text = lines.read()
+        found = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"--contract {file}: {getattr(error, 'strerror', None) or 'it is no UTF-8 text'}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Refusal(f"--contract {file}: {error}") from error
+    found.pop("function", None)
+    for title, table in found.items():
+        _allow(file, text, title, title, TABLES, "a table")
+        if not isinstance(table, dict):
+            raise Refusal(f"--contract {file}{_line(text, title)}: {title} is a table, [{title}]")
+        for key, value in table.items():
+            _check(file, text, title, key, value)
+    return {title: dict(found.get(title, {})) for title in TABLES}
+
+
+def _check(file: str, text: str, title: str, key: str, value: Any) -> None:
+    if title == "called":
+        _allow(file, text, key, key, CALLED, "a key of [called]")
+    elif title == "keywords":
+        _allow(file, text, key, str(value).partition(":")[0], sorted(WORDS), "an option")
+    elif title == "means":
+        _allow(file, text, key, key, AXES, "an axis")
+        if key in VALUES:
+            _allow(file, text, key, value, VALUES[key], f"a value of {key}")
+        elif key == "causal" and not str(value).startswith("j"):  # a formula, as describe writes it
+            _allow(file, text, key, value, tuple(TABLE["causal"]), "a value of causal")
+
+
+def _allow(file: str, text: str, key: str, value: Any, allowed: Any, what: str) -> None:
+    if value not in allowed:
+        near = did_you_mean(str(value), list(allowed))
+        raise Refusal(f"--contract {file}{_line(text, key)}: {value!r} is not {what}; allowed: {', '.join(allowed)}{near}")
+
+
+def _line(text: str, key: str) -> str:
+    """The number of the line that has a key."""
+    pattern = re.compile(rf"\s*\[?[\"']?{re.escape(key)}[\"']?\s*[=\]]")
+    found = (number for number, line in enumerate(text.splitlines(), start=1) if pattern.match(line))
+    return f", line {number}" if (number := next(found, 0)) else ""
+
+
+def differences(contract: Contract, pinned: Mapping[str, Mapping[str, Any]], file: str) -> Iterator[str]:
+    """Each difference of a function from its contract file, in words. An axis that the file leaves out is the law's."""
+    found = contract.tables()
+    for title in ("called", "keywords", "required", "means"):
+        mine, theirs = found[title], pinned[title]
+        for key in theirs if title != "means" else dict.fromkeys((*theirs, *mine)):
+            one, other = (table.get(key, _absent(title)) for table in (theirs, mine))
+            if one != other and str(one) != str(other):
+                yield f"{key} is {other!r}, and {one!r} in {file}"
+
+
+def _absent(title: str) -> str:
+    return "as the law has it" if title == "means" else "absent"
