@@ -10,6 +10,7 @@ from .cases import CASES as CASES
 from .cases import CLAIMS as CLAIMS
 from .cases import Case
 from .cases.how import How, drawn
+from .contract.describing import NoFormula
 from .contract.understanding import Settled, path_of, understood
 from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
@@ -84,7 +85,7 @@ def check(
         drawn(seed), dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout, repeat,
         budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
-    settled = Settled.by(expect or {}, ignore, contract or "")
+    settled = Settled.by(expect or {}, tuple(ignore), contract or "")
     called = {"adapter": adapter, "arrays": arrays, "backward": backward, **{k: settings.get(k) for k in CALLED}}
     said = in_process or any(x is not None for x in called.values())
     settings |= {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, "in_process": in_process}
@@ -106,15 +107,15 @@ def judged(
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     known = KnownFailures.read(known_failures)
     tell.begins(f"importing {name}", clock.left)
-    found = understood(path) if path else None
+    try:
+        found = understood(path) if path else None
+    except NoFormula as error:
+        asked = how.dtype, how.seed, level
+        return Report(name or path, "", "", (), *asked, profile=how.profile, unsettled=(str(error),))
     made = make(how=how._replace(left=clock.left), **(found.settings() if found else {}))
     try:
         report = Run(made, how, clock, known, tell).report(only, level)
-        if not found or not found.contract:
-            return report
-        said = " ".join(cause.name for cause in report.causes)
-        unsettled = tuple(words for words in found.unsettled(settled) if words not in said)
-        return report._replace(called=tuple(found.contract.lines()), unsettled=unsettled)
+        return found.told(report, settled) if found else report
     finally:
         if not keep:
             subject_of(made).close()

@@ -37,6 +37,7 @@ class Contract:
         no_limit: Python for no limit in a window of two sides; empty where it is not known, or has none.
         square: whether it takes as many queries as keys alone.
         names: all of its parameters.
+        idle: those that were given other values, which changed nothing.
         calls: the number of calls that were made.
         seconds: CPU seconds that they took.
         cut: whether the limit of time ended it.
@@ -49,6 +50,7 @@ class Contract:
     no_limit: str = ""
     square: bool = False
     names: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     calls: int = 0
     seconds: float = 0.0
     cut: bool = False
@@ -101,7 +103,14 @@ class Contract:
         if (window := form.options.get("window")) and window.form == NUMBER:
             limit = {"window": f": {form.how['reach']}, {form.how['side']}"}
         keywords = [_option(ours, x, form.layout) + limit.get(ours, "") for ours, x in form.options.items() if x.name]
-        yield from _rows("keywords", [*keywords, *(f"{x}: dropout, random" for x in self.dropout)])
+        yield from _rows(
+            "keywords",
+            [
+                *keywords,
+                *(f"{x}: dropout, random" for x in self.dropout),
+                *(f"{x}: changes nothing" for x in self.idle),
+            ],
+        )
         if form.word:
             yield from _rows("", [f"{form.options['mask'].name} may be the word 'causal', {form.word}"])
         meanings = list(self.meanings())
@@ -122,13 +131,15 @@ class Contract:
     def tables(self) -> dict[str, dict[str, object]]:
         """It as tables ``called``, ``keywords``, ``required``, ``means`` and ``unread``."""
         form = self.form
-        called = {
+        called: dict[str, object] = {
             "arrays": form.arrays, "layout": form.layout, "order": form.order, "pack": form.pack,
             "returns": form.outcome, "first_of_several": form.first, "grouped_heads": form.grouped,
             "heads": form.heads, "equal_lengths": self.square,
         }  # fmt: skip
-        keywords = {name: ours + f": {kind}" * bool(kind) for ours, name, kind in _keywords(form)}
-        means = {x.axis: x.value for x in self.meanings()} | ({"mask_word": form.word} if form.word else {})
+        keywords: dict[str, object] = {name: ours + f": {kind}" * bool(kind) for ours, name, kind in _keywords(form)}
+        means: dict[str, object] = {x.axis: x.value for x in self.meanings()} | (
+            {"mask_word": form.word} if form.word else {}
+        )
         if "window" in form.options and form.options["window"].form == NUMBER:
             means |= {axis: form.how[axis] for axis in ("reach", "side")}
         found: dict[str, dict[str, object]] = {

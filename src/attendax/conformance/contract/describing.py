@@ -1,6 +1,8 @@
 """``describe``: how a function is called and what it means, found by calling it within a limit of CPU seconds."""
 
 import contextlib
+import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +32,12 @@ NEXT = "; write a function of query, key and value, (B, N, T, D), around it, and
 
 class OutOfTime(Exception):
     """The limit is reached."""
+
+
+class NoFormula(Refusal):
+    """No formula that is known gives its plain call."""
+
+    layout = ""  # of the nearest form
 
 
 class Describer(Describing):
@@ -74,9 +82,10 @@ class Describer(Describing):
             cut, form, unread = True, self.form, dict(self.unknown)
         if not form:
             more = f" within {self._most():.0f} CPU seconds (--limit SECONDS gives more)" if cut else ""
-            raise Refusal(
-                f"{self.fn.path}: no formula that is known gives its plain call{more}; {self._nearest()}{NEXT}"
-            )
+            layout, nearest = self._nearest()
+            no = NoFormula(f"{self.fn.path}: no formula that is known gives its plain call{more}; {nearest}{NEXT}")
+            no.layout = layout
+            raise no
         taken = {x for k, option in form.options.items() for x in (option if k == "segments" else option[:1])}
         for name in (x for x in self._free() if cut and x not in (*taken, *unread, *form.given)):
             unread[name] = "no time to find out; --limit SECONDS gives more"
@@ -85,10 +94,30 @@ class Describer(Describing):
         unread = {k: said.get(x, x) for k, x in unread.items() if k not in DROPOUT and said.get(x, x)}
         dropout = tuple(x for x in self.fn.names if x in DROPOUT)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}
+        idle = tuple(x for x in unread if self._changes_nothing(form, x))
+        unread = {k: x for k, x in unread.items() if k not in idle}
         return Contract(
-            self.fn.path, form, unread, dropout, self._no_limit(form), square, tuple(self.fn.names), self.calls,
-            self.spent(), cut,
+            self.fn.path, form, unread, dropout, self._no_limit(form), square, tuple(self.fn.names), idle,
+            self.calls, self.spent(), cut,
         )  # fmt: skip
+
+    def _changes_nothing(self, form: Form, name: str) -> bool:
+        """Tell whether a parameter that is a number or a switch may have other values, and the result is the same."""
+        default = self.fn.defaults.get(name)
+        if isinstance(default, bool):
+            others: tuple[Any, ...] = (not default,)
+        elif isinstance(default, int):
+            others = (2 * default, default // 2) if default > 1 else (1 - default, 2)
+        elif isinstance(default, float):
+            others = (2 * default, default / 2) if default else (0.5, 1.0)
+        else:
+            return False
+        plain, probe = form.keeping(x for x in form.options if not form.options[x].name), self._probe({})
+        right, found = Subject(self.fn, form).right(probe), list[Answer]()
+        with contextlib.suppress(OutOfTime):
+            given = ({**form.given, name: x} for x in others)
+            found = [self.answer(dataclasses.replace(plain, given=x), probe) for x in given]
+        return any(found) and all(distance(x, right) <= TOLERANCE for x in found if x)
 
     def _no_limit(self, form: Form) -> str:
         """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""
@@ -114,9 +143,9 @@ class Describer(Describing):
         said = f"each of the {self.calls} calls that were tried raises; the first said: {failed.said}"
         return f"{self.fn.path}: {said}{NEXT}"
 
-    def _nearest(self) -> str:
-        """The form that is nearest to its plain call, in words."""
-        near: list[tuple[float, str]] = []
+    def _nearest(self) -> tuple[str, str]:
+        """The layout of the form that is nearest to its plain call, and that form in words."""
+        near: list[tuple[float, bool, str, str]] = []
         for form, probe, found in list(self._plain_answers()):
             for scale in ("1/√D", "1", "1/D"):
                 right = Subject(self.fn, form.but(scale=scale)).right(probe)[0]
@@ -124,11 +153,11 @@ class Describer(Describing):
                     close = np.abs(found - right) <= 10 * TOLERANCE * max(1.0, float(np.abs(right).max()))
                 layout = ", ".join(form.layout.replace("(ND)", "*")).replace("*", "N D")
                 words = f"nearest: {form.order} as ({layout}) with scale {scale}"
-                near.append((1 - float(close.mean()), words))
+                near.append((1 - float(close.mean()), form.layout != Form().layout, words, form.layout))
         if not near:
-            return "no call gives an array of the shape of a result"
-        share, words = min(near, key=lambda x: x[0])
-        return f"{words}, where {share:.0%} of the results differ"
+            return "", "no call gives an array of the shape of a result"
+        share, _, words, nearest = min(near)
+        return nearest, f"{words}, where {share:.0%} of the results differ"
 
     def _plain_answers(self) -> Iterator[tuple[Form, Probe, np.ndarray]]:
         """Results without options that have the shape of one, and the forms by which they were asked for."""
@@ -162,7 +191,21 @@ class Describer(Describing):
                     continue
                 if found := self._settled((x.but(**way) for way in ways for x in offered), probes):
                     return found
+                lowered = ((x, self._lowers(x)) for x in offered if ours == "mask")
+                if found := self._settled((x.but(fill=f"less {c:.4g}") for x, c in lowered if c), probes):
+                    return found
         return None
+
+    def _lowers(self, form: Form) -> float:
+        """The number by which a mask lowers a score; 0 if it is none: of equal scores, by the weight of the last key."""
+        (query, key, value), S = arrays(self.sizes), self.sizes[3]
+        mask = options.drawn("mask", form.options["mask"].form, self.sizes) | True
+        mask[..., -1] = False
+        last = np.zeros_like(value)
+        last[..., -1, :] = 1
+        found = self.answer(form, Probe((0 * query, key, last), {"mask": mask}))
+        share = float(np.mean(found[0])) if found else 0.0
+        return -math.log(share * (S - 1) / (1 - share)) if 0 < share < 0.9 / S else 0.0
 
     def _asked_alike(self, form: Form, ours: str) -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
         """Questions about an option; a mask has as many queries as keys, so that it may be turned."""

@@ -4,7 +4,6 @@ What the function cannot be asked for raises NotImplementedError there: those ca
 """
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from ..adapters.implementation import OPTIONS as PROTOCOL
 from ..against.forms import Form
@@ -36,9 +35,7 @@ def is_of_protocol(form: Form, no_limit: str) -> bool:
     kinds = {"mask": "BNTS/True attends", "bias": "BNTS", "scale": "a factor", "return_lse": "BNT", **WIDE}
     segments = "query_segment_ids", "key_segment_ids"
     called = (form.layout, form.outcome, form.pack, form.order) == ("BNTD", "BNTD", "", "query, key, value")
-    named = all(
-        tuple(x) == (segments if k == "segments" else (k, kinds.get(k, ""))) for k, x in form.options.items()
-    )
+    named = all(tuple(x) == (segments if k == "segments" else (k, kinds.get(k, ""))) for k, x in form.options.items())
     plain = not (form.first or form.heads or form.meant or form.by_name or form.word or form.given)
     return called and plain and named and form.how["lse"] != "base 2" and no_limit != "-1"
 
@@ -125,7 +122,9 @@ class _Fit:
         if mask and rank == "BS" and "key_lengths" not in options and not self.loops:
             self.offered.append("key_lengths")
             of_lengths = ["of_keys = (xp.arange(S) < key_lengths[:, None])[:, None, None]"]
-            lines += _when("key_lengths is not None", [*of_lengths, "mask = of_keys if mask is None else mask & of_keys"])
+            lines += _when(
+                "key_lengths is not None", [*of_lengths, "mask = of_keys if mask is None else mask & of_keys"]
+            )
         if mask:
             self.offered.append("mask")
             value = self._placed("mask", rank)
@@ -163,11 +162,18 @@ class _Fit:
             self.offered += ["query_segment_ids", "key_segment_ids"]
             names = [(k, x) for k, x in zip(self.offered[-2:], segments, strict=True) if x]
             pair = "query_segment_ids, key_segment_ids"
-            own = [f"options[{x!r}] = {k}" for k, x in names] if len(names) > 1 else [f"options[{segments[0]!r}] = {pair}"]
+            own = (
+                [f"options[{x!r}] = {k}" for k, x in names]
+                if len(names) > 1
+                else [f"options[{segments[0]!r}] = {pair}"]
+            )
             lines += _when("query_segment_ids is not None", own)
         if (offset := options.get("offset")) and (offset.form == WIDE["offset"] or self.form.arrays != "jax"):
             self.offered.append("offset")
-            one = [f"if len(set(offset.tolist())) > 1: {RAISE.format('its offset is one number')}", "offset = int(offset[0])"]
+            one = [
+                f"if len(set(offset.tolist())) > 1: {RAISE.format('its offset is one number')}",
+                "offset = int(offset[0])",
+            ]
             own = [] if offset.form == WIDE["offset"] else one
             lines += _when("offset is not None", [*own, f"options[{offset.name!r}] = offset"])
         return lines
@@ -234,7 +240,7 @@ class _Fit:
             arrays.append(INTO[form.layout].format(x=f"{x}[{where}]"))
         given = arrays if not form.by_name else [f"{k}={x}" for k, x in zip(form.by_name, arrays, strict=True)]
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
-        own = "{k: x[%s] if getattr(x, 'ndim', 0) == 4 else x for k, x in options.items()}" % index
+        own = f"{{k: x[{index}] if getattr(x, 'ndim', 0) == 4 else x for k, x in options.items()}}"
         lines = [f"rows = [fn({', '.join(given)}, **{own}) {loop}]"]
         first = form.first or form.options.get("return_lse")
         lines += ["rows = [x[0] for x in rows]"] if first else []

@@ -60,7 +60,9 @@ def _check(file: str, text: str, title: str, key: str, value: Any) -> None:
 def _allow(file: str, text: str, key: str, value: Any, allowed: Any, what: str) -> None:
     if value not in allowed:
         near = did_you_mean(str(value), list(allowed))
-        raise Refusal(f"--contract {file}{_line(text, key)}: {value!r} is not {what}; allowed: {', '.join(allowed)}{near}")
+        raise Refusal(
+            f"--contract {file}{_line(text, key)}: {value!r} is not {what}; allowed: {', '.join(allowed)}{near}"
+        )
 
 
 def _line(text: str, key: str) -> str:

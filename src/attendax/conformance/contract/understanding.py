@@ -1,4 +1,4 @@
-"""What `attendax check` makes of a contract: how it calls a function, under which conventions, and what is left open."""
+"""The use that `attendax check` makes of a contract: how it calls a function, its conventions, and what is open."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -8,17 +8,24 @@ from attendax.exits import Refusal
 from ..adapters import ADAPTERS, adapter_for
 from ..adapters.implementation import OPTIONS, Implementation
 from ..against.remote import Function
-from ..conventions.table import DECLARED, DEFECT, UNUSUAL
+from ..cases import Case
+from ..cases.case import SIZES
+from ..conventions.table import ASKS, DECLARED, DEFECT, UNUSUAL
+from ..report import Report
+from ..report.outcomes import Harm
 from ..worker import foreign
 from ..worker.calling import Worker
 from ..worker.place import path_in_other_process
 from . import fitting, pinning
-from .contract import Contract
+from .contract import Contract, Meaning
 from .describing import Describer
 
 TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
 UNREAD = "{0} was never given another value than its default: what it means is not known; --ignore {0} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
+
+
+OF_NUMBERS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
 
 
 class Settled(NamedTuple):
@@ -40,7 +47,9 @@ class Understood(NamedTuple):
     """A function that was described in a process of its own, which goes on to be judged."""
 
     worker: Worker
-    contract: Contract | None  # None if it is called by the protocol of `attendax check` and no formula gives its results
+    contract: (
+        Contract | None
+    )  # None if it is called by the protocol of `attendax check` and no formula gives its results
 
     def settings(self) -> dict[str, Any]:
         """The settings of ``implement`` by which it is judged."""
@@ -56,21 +65,60 @@ class Understood(NamedTuple):
             given |= {"fit": text, "lacks": fitting.lacks(form), "arrays": form.arrays}
         return given | {"means": means}
 
-    def unsettled(self, settled: "Settled") -> Iterator[str]:
-        """What makes the status 1 whatever the cases say: an unusual meaning, a defect, a parameter that is not known."""
+    def told(self, report: Report, settled: Settled) -> Report:
+        """The report with how the function is called, its defects as causes, and what is unsettled."""
         if not (contract := self.contract):
-            return
-        meanings = list(contract.meanings())
-        twice = any((x.axis, x.value) == ("given_scale", "squared") for x in meanings)
-        for x in meanings:
-            if x.kind == DEFECT:
-                yield x.words
-            elif x.kind == UNUSUAL and settled.expected.get(x.axis) != x.value and not (twice and x.axis == "scale"):
-                yield IF_MEANT.format(x.words, x.axis, x.value)
+            return report
+        report = report._replace(called=tuple(contract.lines()))
+        for x in contract.meanings():
+            report = _with_defect(report, x) if x.kind == DEFECT else report
+        return report._replace(unsettled=tuple(_unsettled(contract, report, settled)))
+
+
+def _with_defect(report: Report, defect: Meaning) -> Report:
+    """The report in which a defect that was described is one cause: of all cases with its option that have no other."""
+    cases = {outcome.case.name: outcome.case for outcome in report.cases}
+    mine = [
+        cause
+        for cause in report.causes
+        if cause.name == defect.words
+        or (
+            not cause.tried
+            and cause.harm in OF_NUMBERS
+            and all(_asks(cases[name], defect.axis) for name in cause.cases if name in cases)
+        )
+    ]
+    if not mine:
+        return report
+    first = next((cause for cause in mine if cause.name == defect.words), mine[0])
+    names = dict.fromkeys(name for cause in (first, *mine) for name in cause.cases)
+    harm = min((cause.harm for cause in mine), key=list(Harm).index)
+    joined = first._replace(name=defect.words, harm=harm, cases=tuple(names))
+    return report._replace(causes=(joined, *(cause for cause in report.causes if cause not in mine)))
+
+
+def _asks(case: Case, axis: str) -> bool:
+    """Tell whether a value of an axis may make a difference to a case."""
+    if axis == "heads":
+        sizes = SIZES | case.sizes
+        return sizes["N"] != sizes["G"]
+    return not ASKS.get(axis) or bool({*ASKS[axis]} & {*case.options})
+
+
+def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator[str]:
+    """What makes the status 1 whatever the cases say: an unusual meaning, a defect, a parameter that is not known."""
+    meanings, said = list(contract.meanings()), {cause.name for cause in report.causes}
+    twice = any((x.axis, x.value) == ("given_scale", "squared") for x in meanings)
+    for x in meanings:
+        if x.kind == DEFECT and x.words not in said:
+            yield x.words
+        elif x.kind == UNUSUAL and settled.expected.get(x.axis) != x.value and not (twice and x.axis == "scale"):
+            yield IF_MEANT.format(x.words, x.axis, x.value)
+    if not report.failures:  # what is wrong comes first: it may be the reason why nobody knows what the others mean
         ignored = {*settled.ignored, *settled.pinned.get("unread", ())}
         yield from (UNREAD.format(x) for x in contract.unread if x in contract.names and x not in ignored)
-        if settled.file:
-            yield from pinning.differences(contract, settled.pinned, settled.file)
+    if settled.file:
+        yield from pinning.differences(contract, settled.pinned, settled.file)
 
 
 def path_of(fn: Any) -> str:
@@ -94,8 +142,9 @@ def understood(path: str) -> Understood | None:
     describer = Describer(function)
     try:
         return Understood(function.subject, describer.contract())
-    except Refusal:
-        if len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant:
+    except Refusal as refusal:
+        of_protocol = len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant
+        if of_protocol and getattr(refusal, "layout", "") in ("", "BNTD"):
             return Understood(function.subject, None)
         function.subject.close()
         raise

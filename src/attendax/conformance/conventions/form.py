@@ -38,6 +38,8 @@ class Form:
         said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
         said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value)}
         kind = UNUSUAL if axis == "scale" else DEFECT  # a model may have a scale of its own, as Gemma 2 has
+        if axis == "fill" and value not in TABLE[axis]:
+            return TABLE[axis]["less 10"].with_number("10", value.removeprefix("less "))
         return TABLE[axis].get(value) or Line(python(value), said[axis].format(value), kind=kind)
 
     def kind(self, axis: str) -> str:

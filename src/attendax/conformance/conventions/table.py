@@ -31,6 +31,10 @@ class Line(NamedTuple):
     kind: str = DEFECT
     source: str = ""  # that documents it as meant
 
+    def with_number(self, old: str, new: str) -> "Line":
+        """The line with another number."""
+        return self._replace(text=self.text.replace(old, new), words=self.words.replace(old, new))
+
 
 Axis = dict[str, Line]
 

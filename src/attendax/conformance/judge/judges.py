@@ -43,7 +43,7 @@ def after_others(trial: Trial) -> Finding:
 
 def _by_convention(trial: Trial, *axes: str) -> Finding:
     """Right by what is declared of causal, where that matters, and of other axes."""
-    axes = (*dict(trial.seeing(trial.inputs).off), *axes) if trial.meant() is not trial.inputs else axes
+    axes = (*dict(trial.expressed(trial.inputs).off), *axes) if trial.meant() is not trial.inputs else axes
     return Finding(Verdict.CONVENTION, ", and ".join(trial.declared.line(axis).words for axis in axes))
 
 

@@ -99,7 +99,7 @@ def _found(
         if _is_refused(failed, trial):
             said = "refused:" if failed.refusal else "raises"
             return Finding(Verdict.NOT_OFFERED, f"{said} {failed}", refused=True), {}
-        return Finding(Verdict.OBSCURE, str(failed)), {}
+        return _raised(failed, trial), {}
 
 
 def _is_refused(failed: Failed, trial: Trial) -> bool:
@@ -109,6 +109,22 @@ def _is_refused(failed: Failed, trial: Trial) -> bool:
     traits = [] if trial.how.strict else trial.case.traits(trial.inputs)
     ranks = [trait for trait in traits if trait.startswith("rank ")]
     return "bias of rank 1" in traits or "bias of rank 3" in traits or any(_probe(trial, trait) for trait in ranks)
+
+
+def _raised(failed: Failed, trial: Trial) -> Finding:
+    """The finding if a call raises: in a narrow dtype alone, as -1e9 does in float16, it is not offered there."""
+    fault = Finding(Verdict.OBSCURE, str(failed))
+    if trial.how.strict or trial.dtype not in NARROW or trial.dtype == trial.how.dtype:
+        return fault
+    wide = Trial(trial.implementation, trial.case._replace(dtype="float32"), trial.how)
+    try:
+        call(trial.implementation, wide.inputs, trial.case.direction)
+    except Died as died:  # there may be no time for it
+        return Finding(Verdict(died.how), str(died))
+    except (NotImplementedError, Failed, NoNumbers):
+        return fault
+    said = ", ".join(sorted(trial.case.options)) or "a call"
+    return Finding(Verdict.NOT_OFFERED, f"{said} in {trial.dtype}: raises {failed}", refused=True)
 
 
 def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> tuple[str, str] | None:
@@ -147,6 +163,7 @@ def _probe(trial: Trial, trait: str) -> str:
     return _error(trial.implementation, trait, trial.how.dtype, tuple(trial.how.sizes.items()))
 
 
+NARROW = ("float16", "bfloat16")
 RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad", "numpy": "a backward is given"}
 
 

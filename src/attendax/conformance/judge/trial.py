@@ -60,15 +60,17 @@ class Trial:
         return self.case.inputs(self.how.seed, self.dtype, changed=True)
 
     def meant(self, inputs: Inputs | None = None) -> Inputs:
-        """The inputs; where declared conventions let queries see other keys than the law does, a mask says which."""
+        """The inputs as the law says what declared conventions mean by them: with a mask, lengths, and a scale."""
         inputs = inputs or self.inputs
         options, (T, S) = inputs.options, (inputs.arrays[name].shape[-2] for name in ("query", "key"))
-        if not (form := self.seeing(inputs)).off:
-            return inputs
-        seen = by_rules(form, options, T, S)
+        form = self.expressed(inputs)
         if "key_lengths" in dict(form.off):
             options = options | {"key_lengths": np.maximum(options["key_lengths"], 1)}
-        if (seen != by_rules(LAW, options, T, S)).any():
+        if "scale" in dict(form.off):
+            sizes = dict(zip("NTD", (1, *inputs.arrays["query"].shape)[-3:], strict=True))
+            sizes |= dict(zip("SV", inputs.arrays["value"].shape[-2:], strict=True))
+            options = options | {"scale": eval(form.line("scale").text, sizes)}
+        if form.off and ((seen := by_rules(form, options, T, S)) != by_rules(LAW, options, T, S)).any():
             rest = {k: x for k, x in options.items() if k not in ("is_causal", "window")}
             options = rest | {"mask": seen & rest.get("mask", True)}
         return inputs if options is inputs.options else inputs._replace(options=options)
@@ -79,20 +81,23 @@ class Trial:
         form = self.implementation.conventions
         return form if self.inputs.options.get("offset") is None else form.but(causal=law("causal"))
 
-    def seeing(self, inputs: Inputs) -> Form:
-        """Those of them that say which keys a query sees, of options that are given."""
+    def expressed(self, inputs: Inputs) -> Form:
+        """Those of them that options of the law express: of those that are given, and of a scale that is not."""
         given = {axis for axis in SEEING if is_given(inputs.options.get(*ASKS[axis]))} | {"pairs"}
+        given |= {"scale"} - inputs.options.keys()
         return Form(tuple(x for x in self.declared.off if x[0] in given))
 
     @property
     def computing(self) -> Form:
         """The others, but for what a query without any key gets."""
-        return Form(tuple(x for x in self.declared.off if x[0] not in (*SEEING, "pairs", "empty")))
+        return Form(tuple(x for x in self.declared.off if x[0] not in (*SEEING, "pairs", "scale", "empty")))
 
     def by_convention(self) -> Leaves:
         """Right results by all that is declared."""
         empty = self.declared.value("empty")
-        return self.expected() if empty == law("empty") else self.by(self.computing.but(empty=empty), inputs=self.meant())
+        return (
+            self.expected() if empty == law("empty") else self.by(self.computing.but(empty=empty), inputs=self.meant())
+        )
 
     def by(self, form: Form, saved: Form | None = None, inputs: Inputs | None = None) -> Leaves:
         """Results of a function of a form; the lse of a row without any key is what was got, where only L5 says it."""
@@ -109,7 +114,8 @@ class Trial:
         """
         meant = self.meant(inputs)
         of_case = all_of(self.case, self.how.seed, self.dtype)
-        key = "" if inputs else f"{of_case} {self.computing.off} {meant is self.inputs or self.seeing(self.inputs).off}"
+        differs = self.computing.off, meant is self.inputs or self.expressed(self.inputs).off
+        key = "" if inputs else f"{of_case} {differs}"
         if key in _expected:
             return _expected[key]
         with np.errstate(all="ignore"):
@@ -122,8 +128,11 @@ class Trial:
 
     def tolerances(self, wanted: Leaves, *, effort: int = MOST) -> dict[str, Tolerance]:
         """The largest error of each leaf, as ``tolerances.tolerances`` has it."""
-        in_jax = self.implementation.arrays == "jax"
-        return tolerances(self.case, self.how, wanted, in_jax=in_jax, effort=effort)
+        in_jax, case = self.implementation.arrays == "jax", self.case
+        if "scale" in dict(self.expressed(self.inputs).off):  # larger scores are rounded more coarsely
+            scale = f"scale={self.declared.line('scale').text}"
+            case = case._replace(call=f"{case.call}, {scale}" if case.call else scale)
+        return tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
 
 
 LARGE = 2**22  # bytes; of results beyond it the last are kept

@@ -61,7 +61,7 @@ def _table(title: str, note: str, column: str, outcomes: Sequence[Outcome], end:
 def how(report: Outcomes) -> str:
     """Settings of the run, in a line."""
     level = "" if report.level == "everything" else f"level {report.level}, "
-    return f"{report.arrays}, {report.dtype}, {profile_told(report)}, {level}seed {report.seed}"
+    return ", ".join(filter(None, (report.arrays, report.dtype, profile_told(report), f"{level}seed {report.seed}")))
 
 
 def about(report: Outcomes) -> list[tuple[str, str]]:
