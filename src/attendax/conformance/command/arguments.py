@@ -179,7 +179,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
     if said or not (path := path_of(args.target)):
         return {}
     pairs = [pair.partition("=") for pair in args.expect or ()]
-    if wrong := [pair[0] for pair in pairs if pair[2] == "" or pair[0] not in AXES]:
+    if wrong := ["".join(pair) for pair in pairs if pair[2] == "" or pair[0] not in AXES]:
         known = ", ".join(AXES)
         raise Refusal(f"--expect got {wrong[0]!r}, expected axis=value, with an axis of {known}")
     settled = Settled.by({axis: value for axis, _, value in pairs}, args.ignore or (), args.contract or "")

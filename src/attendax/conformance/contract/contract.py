@@ -137,9 +137,8 @@ class Contract:
             "heads": form.heads, "equal_lengths": self.square,
         }  # fmt: skip
         keywords: dict[str, object] = {name: ours + f": {kind}" * bool(kind) for ours, name, kind in _keywords(form)}
-        means: dict[str, object] = {x.axis: x.value for x in self.meanings()} | (
-            {"mask_word": form.word} if form.word else {}
-        )
+        means: dict[str, object] = {x.axis: x.value for x in self.meanings()}
+        means |= {"mask_word": form.word} if form.word else {}
         if "window" in form.options and form.options["window"].form == NUMBER:
             means |= {axis: form.how[axis] for axis in ("reach", "side")}
         found: dict[str, dict[str, object]] = {

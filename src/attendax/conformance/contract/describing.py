@@ -197,7 +197,7 @@ class Describer(Describing):
         return None
 
     def _lowers(self, form: Form) -> float:
-        """The number by which a mask lowers a score; 0 if it is none: of equal scores, by the weight of the last key."""
+        """The number by which a mask lowers a score, by the weight of the last of equal scores; 0 if there is none."""
         (query, key, value), S = arrays(self.sizes), self.sizes[3]
         mask = options.drawn("mask", form.options["mask"].form, self.sizes) | True
         mask[..., -1] = False

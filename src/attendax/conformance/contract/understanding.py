@@ -12,7 +12,7 @@ from ..cases import Case
 from ..cases.case import SIZES
 from ..conventions.table import ASKS, DECLARED, DEFECT, UNUSUAL
 from ..report import Report
-from ..report.outcomes import Harm
+from ..report.outcomes import Cause, Harm
 from ..worker import foreign
 from ..worker.calling import Worker
 from ..worker.place import path_in_other_process
@@ -78,16 +78,12 @@ class Understood(NamedTuple):
 def _with_defect(report: Report, defect: Meaning) -> Report:
     """The report in which a defect that was described is one cause: of all cases with its option that have no other."""
     cases = {outcome.case.name: outcome.case for outcome in report.cases}
-    mine = [
-        cause
-        for cause in report.causes
-        if cause.name == defect.words
-        or (
-            not cause.tried
-            and cause.harm in OF_NUMBERS
-            and all(_asks(cases[name], defect.axis) for name in cause.cases if name in cases)
-        )
-    ]
+
+    def is_of_it(cause: Cause) -> bool:
+        unexplained = not cause.tried and cause.harm in OF_NUMBERS
+        return cause.name == defect.words or (unexplained and all(_asks(cases[x], defect.axis) for x in cause.cases))
+
+    mine = [cause for cause in report.causes if is_of_it(cause)]
     if not mine:
         return report
     first = next((cause for cause in mine if cause.name == defect.words), mine[0])

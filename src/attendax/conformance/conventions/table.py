@@ -58,8 +58,22 @@ def _of(name: str, text: str, words: str, sizes: tuple[int, ...] = KEY_BLOCKS, f
     return {name.format(b=b): Line(text.format(b=b), words.format(b=b), flag, *kind) for b in sizes}
 
 
-def _sides(name: str, left: str, right: str) -> Line:
-    return Line(f"(j >= i - left{left}) & (j <= i + right{right})", f"a window counts one key {name}")
+MISCOUNTED = {  # names of windows that count other keys than their own and those between: what each side has more
+    "one less to the left": (" + 1", ""), "one more to the left": (" - 1", ""),
+    "one less to the right": ("", " - 1"), "one more to the right": ("", " + 1"),
+    "one less": (" + 1", " - 1"), "one more": (" - 1", " + 1"),
+}  # fmt: skip
+
+
+def _sides(prefix: str, words: str, begins: str) -> Axis:
+    """A window that begins somewhere and is miscounted, in each way."""
+
+    def line(name: str, left: str, right: str) -> Line:
+        text = f"(j >= i{begins} - left{left}) & (j <= i{begins} + right{right})"
+        side = name.removeprefix("one ") + " on both sides" * ("to the" not in name)
+        return Line(text, words.format(side))
+
+    return {prefix + name: line(name, *sides) for name, sides in MISCOUNTED.items()}
 
 
 OF_SCALES = {"1": (UNUSUAL, "T5; keras.layers.Attention"), "1/D": (UNUSUAL, "muP (Yang et al. 2022)")}
@@ -95,15 +109,11 @@ TABLE: dict[str, Axis] = {
     },
     "window": {
         "its own key between": Line("(j >= i - left) & (j <= i + right)"),
-        "one less to the left": _sides("less to the left", " + 1", ""),
-        "one more to the left": _sides("more to the left", " - 1", ""),
-        "one less to the right": _sides("less to the right", "", " - 1"),
-        "one more to the right": _sides("more to the right", "", " + 1"),
-        "one less": _sides("less on both sides", " + 1", " - 1"),
-        "one more": _sides("more on both sides", " - 1", " + 1"),
+        **_sides("", "a window counts one key {}", ""),
         "sides exchanged": Line("(j >= i - right) & (j <= i + left)", "a window exchanges its sides, left and right"),
         "end": Line("(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys",
             kind=CONVENTION, source="FlashAttention 2.3"),
+        **_sides("end, ", "a window is aligned to the end of the keys, and counts one key {}", " + S - T"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
         "half": Line("(j >= i - left / 2) & (j <= i + right / 2)", "a window counts half of the keys on each side"),
         IGNORED: Line("j >= 0", "window is ignored"),

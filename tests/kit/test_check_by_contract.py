@@ -1,0 +1,204 @@
+"""`attendax check` describes a function first, calls it in its own way, and judges it by its own conventions."""
+
+import json
+
+import pytest
+
+from attendax import cli
+from attendax.conformance import check
+from attendax.conformance.contract import pinning
+from attendax.conformance.contract.understanding import IF_MEANT, Settled
+from attendax.exits import Refusal
+from places import KIT
+
+READINGS = json.loads((KIT / "contract" / "readings.json").read_text("utf-8"))
+MINE = """
+import numpy as np
+
+
+def softmax(s):
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def attention(q, k, v, causal=False, off=0):
+    s = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
+    T, S = s.shape[-2:]
+    s = np.where(np.tri(T, S, S - T + off), s, -np.inf) if causal else s
+    return np.einsum("bnts,bsnd->btnd", softmax(s), v)
+
+
+def right(q, k, v, causal=False):
+    return attention(q, k, v, causal)
+
+
+def ahead(q, k, v, causal=False):
+    return attention(q, k, v, causal, 1)
+
+
+def unscaled(q, k, v):
+    return attention(q * q.shape[-1] ** 0.5, k, v)
+
+
+def blocks(q, k, v, block_size=64, eps=1e-6):
+    return attention(q, k, v)
+
+
+def slopes(q, k, v, slope=0.0):
+    return attention(q, k, v * (1 + slope))
+
+
+def squared(q, k, v):
+    s = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
+    return np.einsum("bnts,bsnd->btnd", softmax(s) ** 2, v)
+
+
+def packed(qkv, causal):
+    return attention(*np.moveaxis(qkv, 2, 0), causal)
+
+
+def nothing(q, k, v):
+    return None
+"""
+FORWARD = {"level": "forward", "seed": 7, "budget": 0, "only": ["plain", "L4", "scale"]}
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """A folder with functions, as that of a user."""
+    (tmp_path / "mine.py").write_text(MINE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys, name, *more):
+    """The exit status, and all that is printed."""
+    given = ("--level", "forward", "--seed", "7", "--budget", "0", "--only", "plain", "L4")
+    status = cli.main(["check", f"mine:{name}", *given, *more])
+    return status, " ".join("".join(capsys.readouterr()).split())
+
+
+def test_a_right_function_needs_no_flag(here, capsys):
+    status, said = run(capsys, "right")
+    assert status == 0
+    assert "arrays query, key, value as (B, T, N, D)" in said
+    assert "causal causal is aligned to the end of the keys (FlashAttention 2.1)" in said
+    assert "Nothing is wrong in " in said
+    assert "differ by convention" in said
+
+
+def test_a_defect_is_one_cause_in_the_words_of_the_table(here, capsys):
+    status, said = run(capsys, "ahead")
+    assert status == 1
+    words = "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"
+    assert f"1. wrong numbers: {words}" in said
+    assert "unsettled" not in said
+    assert "2. " not in said
+
+
+def test_what_is_unusual_is_confirmed(here, capsys):
+    status, said = run(capsys, "unscaled")
+    assert status == 1
+    assert "Nothing is wrong in " in said
+    assert IF_MEANT.format("scores are not scaled", "scale", "1") in said
+    assert run(capsys, "unscaled", "--expect", "scale=1")[0] == 0
+    status, said = run(capsys, "unscaled", "--expect", "skale=1")
+    assert (status, "--expect got 'skale=1', expected axis=value, with an axis of causal, " in said) == (2, True)
+
+
+def test_a_parameter_that_is_not_understood_is_no_pass(here, capsys):
+    status, said = run(capsys, "slopes")
+    assert (status, "unsettled: slope was never given another value than its default" in said) == (1, True)
+    assert run(capsys, "slopes", "--ignore", "slope")[0] == 0
+    status, said = run(capsys, "blocks")
+    assert (status, "block_size: changes nothing eps: changes nothing" in said) == (0, True)
+
+
+def test_no_verdict_before_a_form_is_found(here, capsys):
+    status, said = run(capsys, "squared")
+    assert status == 1
+    assert "Nothing was judged" in said
+    assert "no formula that is known gives its plain call; nearest: query, key, value as (B, T, N, D)" in said
+    assert run(capsys, "nothing")[0] == 2
+
+
+def test_a_contract_file_pins_it(here, capsys):
+    assert cli.main(["describe", "mine:right", "--save", "right.toml"]) == 0
+    capsys.readouterr()
+    assert run(capsys, "right", "--contract", "right.toml")[0] == 0
+    status, said = run(capsys, "ahead", "--contract", "right.toml")
+    assert status == 1
+    assert "causal is 'aligned to the end, and one key ahead', and 'aligned to the end' in right.toml" in said
+    (here / "short.toml").write_text('[called]\nlayout = "BTND"\n', "utf-8")  # what is left out is the law's
+    status, said = run(capsys, "right", "--contract", "short.toml")
+    assert (status, "causal is 'aligned to the end', and 'as the law has it' in short.toml" in said) == (1, True)
+    (here / "unscaled.toml").write_text('[means]\nscale = "1"\n', "utf-8")
+    assert run(capsys, "unscaled", "--contract", "unscaled.toml")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[called]\nlayot = "BTND"', "line 2: 'layot' is not a key of [called]; allowed: arrays, layout"),
+        ("[caled]", "line 1: 'caled' is not a table; allowed: called, keywords"),
+        ("called = 1", "line 1: called is a table, [called]"),
+        ('[keywords]\nm = "mast: BS"', "line 2: 'mast' is not an option; allowed: bias"),
+        ('[means]\ncausal = "at the end"', "line 2: 'at the end' is not a value of causal; allowed: aligned to the"),
+        ('[means]\nsofcap = "x"', "line 2: 'sofcap' is not an axis; allowed: causal"),
+        ("[means", "Expected ']'"),
+    ],
+)
+def test_a_contract_file_that_makes_no_sense(tmp_path, text, said):
+    (tmp_path / "c.toml").write_text(text, "utf-8")
+    with pytest.raises(Refusal) as refused:
+        pinning.read(str(tmp_path / "c.toml"))
+    assert said in str(refused.value)
+    with pytest.raises(Refusal, match="No such file"):
+        Settled.by({}, (), str(tmp_path / "none.toml"))
+
+
+def test_in_python():
+    report = check("contract.in_numpy:btnd", **FORWARD)
+    assert report.ok
+    assert "  arrays    query, key, value as (B, T, N, D)" in report.called
+    assert check("contract.in_numpy:flat_noroot", **FORWARD).unsettled
+    assert check("contract.in_numpy:flat_noroot", expect={"scale": "1/D"}, **FORWARD).ok
+    assert not check("contract.in_numpy:btnd", arrays="numpy", **FORWARD).ok  # it is said how it is called
+
+
+WORDS = {  # of the first cause, or of what is unsettled
+    "ahead": "one key ahead", "axis": "softmax runs over the queries", "turned": "swapped", "tiled": "tiled",
+    "tile": "tiled", "squared": "scale", "noroot": "1/D", "unscaled": "not scaled",
+    "fill": "lowered by 5", "long": "too long", "short": "too short", "first": "mask of the first", "half": "bias",
+    "softcap_order": "softcap", "less": "one key less", "zero": "masked scores are 0", "bias_minus": "subtracted",
+    "bias_scaled": "scale is applied to the bias", "scale_by_model": "1/√(N·D)", "strict": "own key", "no_max": "lse",
+    "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
+}  # fmt: skip
+RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
+OPEN = {"mystery": "slope", "vllm": "alibi_slopes", "nanogpt": "causal whatever", "t5": "not scaled", "keras": "scaled"}
+QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in READINGS]
+)
+def test_a_function_as_people_write_it(name):
+    """A right one passes without a flag; of a wrong one the first cause, or what is unsettled, says what is off."""
+    module, _, fn = name.partition(":")
+    if module == "in_torch":
+        pytest.importorskip("torch")
+    base, _, off = fn.rpartition("_")
+    wrong = base if fn not in RIGHT and off and f"{module}:{base}" in READINGS else ""
+    longer = next((key for key in WORDS if "_" in key and fn.endswith(key)), off)
+    report = check(f"contract.{name}", level="forward", seed=7)
+    said = [cause.name for cause in report.causes[:1]] + list(report.unsettled)
+    if wrong or longer != off:
+        assert not report.ok
+        assert any(WORDS[longer] in words for words in said), said
+        assert len(report.causes) < 2, [cause.name for cause in report.causes]
+    elif fn in OPEN:
+        assert not report.failures
+        assert any(OPEN[fn] in words for words in said), said
+    else:
+        assert not report.failures, [cause.name for cause in report.causes]
+        assert not report.unsettled
