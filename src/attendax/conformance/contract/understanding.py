@@ -66,13 +66,15 @@ class Understood(NamedTuple):
         return given | {"means": means}
 
     def told(self, report: Report, settled: Settled) -> Report:
-        """The report with how the function is called, its defects as causes, and what is unsettled."""
+        """The report with its defects as causes, what is unsettled, and how it is called if not by the protocol."""
         if not (contract := self.contract):
             return report
-        report = report._replace(called=tuple(contract.lines()))
-        for x in contract.meanings():
+        meanings = list(contract.meanings())
+        for x in meanings:
             report = _with_defect(report, x) if x.kind == DEFECT else report
-        return report._replace(unsettled=tuple(_unsettled(contract, report, settled)))
+        report = report._replace(unsettled=tuple(_unsettled(contract, report, settled)))
+        otherwise = contract.adapter() or contract.unread or any(x.kind != DEFECT for x in meanings)
+        return report._replace(called=tuple(contract.lines()) if otherwise else ())
 
 
 def _with_defect(report: Report, defect: Meaning) -> Report:
