@@ -158,7 +158,7 @@ def _parser(argv: Sequence[str]) -> _Parser:
     about = "say how an attention function is called, and which conventions it follows"
     described = commands.add_parser("describe", help=about, description=about)
     if "describe" in argv[:1]:
-        from attendax.conformance.contract import command as of_one
+        from attendax.conformance.command import describing as of_one
 
         of_one.add_arguments(described)
         described.set_defaults(run=of_one.run)
@@ -166,7 +166,7 @@ def _parser(argv: Sequence[str]) -> _Parser:
     about = "say by which conventions two attention functions differ, and print an adapter"
     against = commands.add_parser("diff", help=about, description=about)
     if "diff" in argv[:1]:
-        from attendax.conformance.against import report as of_two
+        from attendax.conformance.command import comparing as of_two
 
         of_two.add_arguments(against)
         against.set_defaults(run=of_two.run)

@@ -68,11 +68,11 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "report": {"judge", "adapters", "cases", "frameworks"},
     "diagnoses": {"conventions", "report", "judge", "worker", "adapters", "cases"},
     "run": {"diagnoses"} | OF_A_RUN,
-    "checking": {"run"} | OF_A_RUN,
+    "checking": {"run", "contract"} | OF_A_RUN,
     "models": {"protocol", "report", "judge", "worker", "adapters", "frameworks", "cases"},
-    "against": {"command", "conventions", "protocol", "worker", "adapters", "frameworks", "cases"},
-    "contract": {"command", "conventions", "worker", "against"},
-    "command": {"protocol", "checking", "run", "models"} | OF_A_RUN,
+    "against": {"conventions", "protocol", "worker", "adapters", "frameworks", "cases"},
+    "contract": {"report", "conventions", "worker", "adapters", "cases", "against"},
+    "command": {"protocol", "checking", "run", "models", "contract", "against", "frameworks"} | OF_A_RUN,
     "": {"checking", "contract", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }
 CALLING = {

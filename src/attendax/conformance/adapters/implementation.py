@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from ..cases import kinds, square
 from ..cases.invariance import TO_THE_END
-from ..conventions.form import LAW, Form
-from ..conventions.table import DECLARED
 from ..frameworks import corrected
 from ..frameworks.text import defined, import_line, resolve
 
@@ -89,7 +87,7 @@ class Implementation:
         foreign: whether it is no function of Python: then it has results and gradients, and nothing of its caller.
         recorded: whether its answers lie in a folder: it is asked nothing but its cases.
         guessed: other frameworks whose arrays it may mean, where nobody said which.
-        means: other conventions by which it is judged.
+        means: other conventions by which it is judged: axes of ``conventions``, and values.
     """
 
     attend: Callable[..., Any]
@@ -111,7 +109,7 @@ class Implementation:
     foreign: bool = False
     recorded: bool = False
     guessed: tuple[str, ...] = ()
-    means: Form = LAW
+    means: tuple[tuple[str, str], ...] = ()
 
     __hash__ = object.__hash__  # of itself: what it holds may have none
 
@@ -119,12 +117,6 @@ class Implementation:
     def guess(self) -> str:
         """The option that corrects the guess of its arrays; empty where nothing was guessed."""
         return corrected(self.arrays, self.guessed)
-
-    @property
-    def conventions(self) -> Form:
-        """The conventions by which it is declared to compute."""
-        declared = {"causal": DECLARED[self.causal], "empty": DECLARED[self.empty_rows]}
-        return self.means.but(**{axis: x for axis, x in declared.items() if x != LAW.value(axis)})
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""

@@ -1,14 +1,10 @@
-"""``attendax diff A B``: its arguments, and its findings for two functions, or two layers."""
+"""The answer to ``attendax diff``: the differences of two functions, or two layers, and an adapter."""
 
-import argparse
-import contextlib
 import dataclasses
 import itertools
-import sys
 from typing import Any, NamedTuple
 
-from attendax.exits import FAILED, Refusal
-from attendax.legible import wrapped
+from attendax.exits import Refusal
 
 from ..worker.errors import Failed
 from . import comparing, comparing_layers, describing, describing_layers, examples, forms, writing
@@ -26,37 +22,6 @@ HEADS = 2
 NO_ADAPTER = "there is no adapter"
 NONE = "no call was answered by both"
 OF_EMPTY = "empty", "empty_lse"  # what a query without any key gets
-SAID = """\
-A and B are module:function, the names of adapters that ship, "exec:./prog {case}", lib:FILE or onnx:FILE.
-A function is called as f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as
-f(params, x), where params has the names of attendax.conformance.against.layers.shapes().
-Exit status: 0 the two are equal, 1 they differ, 2 refused."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = SAID
-    parser.add_argument("a", metavar="A", help="module:function, or the name of an adapter")
-    parser.add_argument("b", metavar="B", help="the same")
-    parser.add_argument("--layers", action="store_true", help="they are layers, functions of (params, x)")
-    parser.add_argument("--heads", type=int, default=HEADS, metavar="N", help=f"of the layers; {HEADS} unless given")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print what differs; gives the exit status. Modules are found in the current folder first."""
-    from ..command import running  # a process that answers needs none of it
-
-    return running.run(args, _run)
-
-
-def _run(args: argparse.Namespace) -> int:
-    with contextlib.redirect_stdout(sys.stderr):  # the functions may print
-        report = diff(args.a, args.b, layers=args.layers, heads=args.heads)
-    for line in report.text().split("\n"):
-        told = line[:1].isdigit() or line.startswith(("   T=", "   N=", "   B=", "Not ", "Each "))
-        print(wrapped(line, indent="   ") if told else line)
-    return 0 if report.equal else FAILED
 
 
 class Report(NamedTuple):

@@ -227,8 +227,17 @@ class Describer(Describing):
                 continue
             found, right = self.answer(form, probe), by.right(probe)
             if not found or (right[0].size and distance(found, right, some=True) > probe.tolerance):
-                return super()._kept(form)
+                return self._instead(form, super()._kept(form))
         return form
+
+    def _instead(self, form: Form, kept: Form) -> Form:
+        """The form that is kept, with another reading of the options that were refuted, if there is one."""
+        for ours in form.options.keys() - kept.options.keys():
+            name = form.options[ours].name
+            if name and (other := self._otherwise(kept, name, [ours])):
+                self.unknown.pop(name, None)
+                kept = other
+        return kept
 
 
 def _full(kind: str, sizes: tuple[int, ...], seed: int) -> np.ndarray:

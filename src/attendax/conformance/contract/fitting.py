@@ -1,6 +1,6 @@
 """The adapter by which `attendax check` calls a function: Python that defines ``adapted``, by the kit's protocol.
 
-What the function cannot be asked for raises NotImplementedError there: those cases are not offered.
+It raises NotImplementedError for calls that the function cannot be asked: those cases are not offered.
 """
 
 from collections.abc import Collection, Iterable

@@ -29,7 +29,7 @@ OF_NUMBERS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
 
 
 class Settled(NamedTuple):
-    """What the user said of the meaning of a function."""
+    """Statements of the user about the meaning of a function."""
 
     expected: Mapping[str, str] = {}  # values that are meant, by axis
     ignored: Collection[str] = ()  # parameters
@@ -63,7 +63,7 @@ class Understood(NamedTuple):
                 given[setting], means = name, means.but(**{axis: DECLARED["start" if axis == "causal" else "zero"]})
         if text := self.contract.adapter():
             given |= {"fit": text, "lacks": fitting.lacks(form), "arrays": form.arrays}
-        return given | {"means": means}
+        return given | {"means": means.off}
 
     def told(self, report: Report, settled: Settled) -> Report:
         """The report with its defects as causes, what is unsettled, and how it is called if not by the protocol."""
@@ -71,24 +71,30 @@ class Understood(NamedTuple):
             return report
         meanings = list(contract.meanings())
         for x in meanings:
-            report = _with_defect(report, x) if x.kind == DEFECT else report
+            report = _with_defect(report, x, contract) if x.kind == DEFECT else report
         report = report._replace(unsettled=tuple(_unsettled(contract, report, settled)))
         otherwise = contract.adapter() or contract.unread or any(x.kind != DEFECT for x in meanings)
         return report._replace(called=tuple(contract.lines()) if otherwise else ())
 
 
-def _with_defect(report: Report, defect: Meaning) -> Report:
-    """The report in which a defect that was described is one cause: of all cases with its option that have no other."""
-    cases = {outcome.case.name: outcome.case for outcome in report.cases}
+def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
+    """The report in which a defect that was described is one cause: of all cases with its option that have no other.
+
+    A mask of keys is given lengths of keys as well, and what is off with them is off with it.
+    """
+    cases, by_mask = {outcome.case.name: outcome.case for outcome in report.cases}, False
+    if defect.axis == "mask":
+        by_mask = "key_lengths" not in contract.form.options
 
     def is_of_it(cause: Cause) -> bool:
-        unexplained = not cause.tried and cause.harm in OF_NUMBERS
-        return cause.name == defect.words or (unexplained and all(_asks(cases[x], defect.axis) for x in cause.cases))
+        mine, some = cause.harm in OF_NUMBERS and not cause.tried, [cases[name] for name in cause.cases]
+        of_lengths = by_mask and all("key_lengths" in case.options for case in some)
+        return defect.words in cause.name or of_lengths or (mine and all(_asks(x, defect.axis) for x in some))
 
     mine = [cause for cause in report.causes if is_of_it(cause)]
     if not mine:
         return report
-    first = next((cause for cause in mine if cause.name == defect.words), mine[0])
+    first = next((cause for cause in mine if defect.words in cause.name), mine[0])
     names = dict.fromkeys(name for cause in (first, *mine) for name in cause.cases)
     harm = min((cause.harm for cause in mine), key=list(Harm).index)
     joined = first._replace(name=defect.words, harm=harm, cases=tuple(names))
@@ -104,7 +110,7 @@ def _asks(case: Case, axis: str) -> bool:
 
 
 def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator[str]:
-    """What makes the status 1 whatever the cases say: an unusual meaning, a defect, a parameter that is not known."""
+    """Reasons for status 1 beside the cases: an unusual meaning, a defect, a parameter that is not known."""
     meanings, said = list(contract.meanings()), {cause.name for cause in report.causes}
     twice = any((x.axis, x.value) == ("given_scale", "squared") for x in meanings)
     for x in meanings:

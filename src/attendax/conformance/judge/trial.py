@@ -8,7 +8,7 @@ from ..cases.how import How
 from ..conventions import right
 from ..conventions.form import LAW, Form, law
 from ..conventions.formula import by_rules, is_given
-from ..conventions.table import ASKS
+from ..conventions.table import ASKS, DECLARED
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
 from .comparing import Tolerance
@@ -78,7 +78,9 @@ class Trial:
     @property
     def declared(self) -> Form:
         """The conventions by which the function is declared to compute the call."""
-        form = self.implementation.conventions
+        made = self.implementation
+        named = {"causal": DECLARED[made.causal], "empty": DECLARED[made.empty_rows]}
+        form = Form(made.means).but(**{axis: x for axis, x in named.items() if x != law(axis)})
         return form if self.inputs.options.get("offset") is None else form.but(causal=law("causal"))
 
     def expressed(self, inputs: Inputs) -> Form:

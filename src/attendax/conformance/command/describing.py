@@ -8,7 +8,7 @@ from pathlib import Path
 from attendax.exits import Refusal
 from attendax.legible import wrapped
 
-from . import describe
+from ..contract import describe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the contract; gives the exit status. Modules are found in the current folder first."""
-    from ..command import running  # a process that answers needs none of it
+    from . import running  # a process that answers needs none of it
 
     return running.run(args, _run)
 
