@@ -25,6 +25,7 @@ from attendax.checks import fail
 from attendax.masks import Mask
 
 from .blockwise import algorithm
+from .native.program import all_of
 from .operands import Cotangents, Operands, Plan, Results, Wanted
 
 JAX_NN_IMPLEMENTATION = "cudnn"  # the implementation of jax.nn; tests on a CPU put "xla" in its place
@@ -81,7 +82,7 @@ def _windows_end(seen: Visible | str, T: int, S: int) -> bool:
 def visible(mask: Mask | None) -> Visible | str:
     """The mask as cuDNN takes it, or why it cannot."""
     found, right = Visible(), None
-    for part in _parts(mask):
+    for part in all_of(mask):
         if part.kind == "window":
             offset, left, ahead = part.settings
             if any(x is not None for x in part.arrays[1:]):
@@ -99,13 +100,6 @@ def visible(mask: Mask | None) -> Visible | str:
     if found.left is not None and found.lengths is not None:
         return "a window and key lengths: a query beyond the end of its text would see no key (L5)"
     return found._replace(causal=right == 0)
-
-
-def _parts(mask: Mask | None) -> list[Mask]:
-    """The parts that must all allow a pair."""
-    if mask is None:
-        return []
-    return [one for part in mask.arrays for one in _parts(part)] if mask.kind == "and" else [mask]
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -139,7 +139,7 @@ def _is_narrow(x: Array) -> bool:
 def _conjuncts(mask: Mask | None) -> tuple[list[Op], Mask | None]:
     """The intervals that must all hold, and the rest of the mask, if there is any."""
     intervals, rest = [], None
-    for part in _all_of(mask):
+    for part in all_of(mask):
         if part.kind in ("window", "padding", "prefix"):
             intervals += _of_leaf(part)
         else:
@@ -147,10 +147,11 @@ def _conjuncts(mask: Mask | None) -> tuple[list[Op], Mask | None]:
     return intervals, rest
 
 
-def _all_of(mask: Mask | None) -> list[Mask]:
+def all_of(mask: Mask | None) -> list[Mask]:
+    """The parts of a mask that must all allow a pair."""
     if mask is None:
         return []
-    return [x for part in mask.arrays for x in _all_of(part)] if mask.kind == "and" else [mask]
+    return [x for part in mask.arrays for x in all_of(part)] if mask.kind == "and" else [mask]
 
 
 def _ops(mask: Mask) -> Iterator[Op]:
