@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "handler.h"
 #include "problem.h"
-#include "xla_ffi.h"
 
 namespace attendax {
 
@@ -158,14 +158,6 @@ void share(const Pool& pool, int64_t count, int64_t helpers, const Kernels& kern
 
 // ---------------------------------------------------------------------------------------------------------------------
 // From a call frame to a Problem
-
-struct Failure {
-  const char* message;
-};
-
-void require(bool holds, const char* message) {
-  if (!holds) throw Failure{message};
-}
 
 struct Reader {
   XLA_FFI_CallFrame* frame;
@@ -668,38 +660,15 @@ void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-XLA_FFI_Error* error_of(const XLA_FFI_Api* api, const char* message, XLA_FFI_Error_Code code) {
-  char text[200];
-  std::snprintf(text, sizeof text, "attendax: %s", message);
-  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text, code};
-  return api->XLA_FFI_Error_Create(&args);
-}
-
 XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, const Pool&)) {
-  if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
-    XLA_FFI_Metadata* metadata = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    metadata->traits = 0;
-    return nullptr;
-  }
-  try {
-    require(frame->stage == XLA_FFI_ExecutionStage_EXECUTE, "another stage than that of execution");
+  return handled(frame, [run](XLA_FFI_CallFrame* frame) {
     require(sets().of_float, "this processor has none of the instruction sets");
     run(frame, Pool{frame->api, frame->ctx});
-  } catch (const Failure& failure) {
-    return error_of(frame->api, failure.message, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-  } catch (const std::bad_alloc&) {
-    return error_of(frame->api, "out of memory: there is none for the scratch arrays of a call",
-                    XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
-  }
-  return nullptr;
+  });
 }
 
 }  // namespace
 }  // namespace attendax
-
-#define ATTENDAX_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Rises with every change of what program.py writes and of what the results are: library.py has the same number, and
 // takes no library with another.
