@@ -254,6 +254,7 @@ PEERS = {
     "attendax-tiles": our_peer("blockwise"),
     "attendax-dense": our_peer("dense"),
     "attendax-cudnn": our_peer("cudnn", gpu_only=True),
+    "attendax-triton": our_peer("triton", gpu_only=True),
     "jax.nn": jax_peer("jax", jax_nn),
     "jax.nn-cudnn": jax_peer("jax", functools.partial(jax_nn, implementation="cudnn"), gpu_only=True),
     "flax": jax_peer("flax", flax),

@@ -34,11 +34,13 @@ from judge import TOLERANCE
 from matrix.installed import anonymous
 
 HERE = Path(__file__).resolve().parent
-CONTESTANTS = ("attendax-tiles", "attendax-cudnn", "jax.nn", "jax.nn-cudnn", "torch-sdpa")
+CONTESTANTS = ("attendax-tiles", "attendax-cudnn", "attendax-triton", "jax.nn", "jax.nn-cudnn", "torch-sdpa")
 OWN_SIZES: dict[str, int] = {}
-BACKENDS = {  # and the sizes at which the kit judges them: most of its own are none that cuDNN takes
+OF_KERNELS = {"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64, "V": 64}
+BACKENDS = {  # and the sizes at which the kit judges them: most of its own are none that kernels take
     "blockwise": OWN_SIZES,
-    "cudnn": {"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64, "V": 64},
+    "cudnn": OF_KERNELS,
+    "triton": OF_KERNELS,
     "dense": OWN_SIZES,
 }
 KIT_THREADS = 4

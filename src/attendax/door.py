@@ -61,16 +61,17 @@ def attention(
     Args:
         {arguments}
         implementation: "native", a kernel of C++ for CPUs; "blockwise", tiles of JAX for every platform; "dense", which
-            builds all T x S scores; or "cudnn", for some calls on an NVIDIA GPU. None: "native" where the library is
-            there and takes the call, else "blockwise". ``explain`` says which, and why not the others.
+            builds all T x S scores; or, for some calls on an NVIDIA GPU, "cudnn" or "triton", kernels of ours. None:
+            "native" where the library is there and takes the call, else "blockwise". ``explain`` says which, and why
+            not the others.
 
     Returns:
         {results}
 
     Raises:
         {errors}
-        NotImplementedError: an implementation that this version lacks, or "native" or "cudnn" for a call that it cannot
-            take.
+        NotImplementedError: an implementation that this version lacks, or "native", "cudnn" or "triton" for a call that
+            it cannot take.
 
     Example:
         >>> import jax.numpy as jnp

@@ -10,7 +10,7 @@ import numpy as np
 
 from attendax.checks import is_traced, knows_keywords
 from attendax.door import attention
-from attendax.kernels import cudnn, native
+from attendax.kernels import cudnn, gpu, native
 from attendax.kernels.backends import default_platform, on
 from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, grid_of, kinds_of_tiles
 from attendax.kernels.blockwise.tiles import Grid
@@ -27,6 +27,7 @@ ON_A_GPU = "the default on this platform; memory O(T + S)"
 UNMEASURED = "the default on this platform, in tiles of sizes not yet measured on such a device; memory O(T + S)"
 SYMBOLIC = "T or S is symbolic (jax.export), so all T x S scores are one tile"
 NAMES = ("head", "heads"), ("query", "queries"), ("key", "keys")
+BY_NAME = {"cudnn": cudnn, "triton": gpu}  # never chosen
 DENSE = "asked for; it builds all T x S scores"
 
 
@@ -35,13 +36,13 @@ class Explanation:
     """A report of how a call of ``attention`` runs. It prints well.
 
     Attributes:
-        implementation: "native", "blockwise", "dense" or "cudnn".
+        implementation: "native", "blockwise", "dense", "cudnn" or "triton".
         reason: why this one.
-        tile: query heads, queries and keys of a tile; None for "dense" and "cudnn".
+        tile: query heads, queries and keys of a tile; None for "dense", "cudnn" and "triton".
         tiles: how many tiles are "open" (all pairs allowed), "masked" and "skipped"; None where that depends on arrays
             whose values are not known, or there are no tiles.
-        flops: of the two products of the forward that will run; at most so many where ``tiles`` is None. For cuDNN
-            those of all T x S pairs, as nobody can say what it skips.
+        flops: of the two products of the forward that will run; at most so many where ``tiles`` is None. For
+            "cudnn" and "triton" those of all T x S pairs, whatever they skip.
         flops_skipped: those of all T x S pairs, less ``flops``.
         temporary_bytes: of the compiled forward, by XLA's own analysis; of one device. The gradient needs more.
         impossible: each other implementation, with the reason why it was not chosen; some can be asked for by name.
@@ -162,7 +163,7 @@ def explain(
     memory: Any = compiled.memory_analysis()
     plan = on(plans[0], default_platform())
     runs = "native" if native.TARGETS[0] in (compiled.as_text() or "") else implementation or "blockwise"
-    others = {} if runs == "cudnn" else {"cudnn": cudnn.verdict(operands, plans[0])}
+    others = {name: of.verdict(operands, plans[0]) for name, of in BY_NAME.items() if name != runs}
     others |= {} if runs == "native" else {"native": native.verdict(operands, plan, implementation)}
     found = _explanation(runs, implementation, mask, Call(operands, plan))
     devices, across = shares[0]
@@ -176,8 +177,8 @@ def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, ca
     query, key, value = operands[:3]
     wide = 2 * (query.shape[-1] + value.shape[-1])  # FLOPs of a pair
     pairs = math.prod(query.shape[:-1]) * key.shape[-2]
-    if runs == "cudnn" or runs == "dense" or pairs == 0:
-        reason = "there are no scores" if pairs == 0 else cudnn.ASKED_FOR if runs == "cudnn" else DENSE
+    if runs in BY_NAME or runs == "dense" or pairs == 0:
+        reason = "there are no scores" if pairs == 0 else BY_NAME[runs].ASKED_FOR if runs in BY_NAME else DENSE
         return Explanation(runs, reason, None, None, wide * pairs, 0, 0, {})
     in_tiles = {"cpu": BY_DEFAULT, "cuda": ON_A_GPU}.get(plan.platform, UNMEASURED)
     default = native.BY_DEFAULT if runs == "native" else in_tiles

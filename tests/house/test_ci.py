@@ -7,7 +7,7 @@ import pytest
 
 from places import ROOT
 
-PARTS = ("tiles", "docs", "dist", "proofs")
+PARTS = ("tiles", "docs", "dist", "gpu", "proofs")
 
 
 class Clone:
@@ -53,14 +53,14 @@ def clone(tmp_path):
 
 
 TOUCHED = {
-    "src/attendax/masks.py": {"tiles", "docs", "dist"},
+    "src/attendax/masks.py": {"tiles", "docs", "dist", "gpu"},
     "docs/masks.md": {"docs"},
     "docs/proofs/Softmax.v": {"docs", "proofs"},
     "tests/kit/test_forms.py": set(),
     "tests/engine/test_laws.py": {"tiles"},
     "src/attendax/learn/folders.py": {"docs", "dist"},
-    "pyproject.toml": {"tiles", "docs", "dist"},
-    ".ci/tiles": {"tiles", "docs", "dist", "proofs"},
+    "pyproject.toml": {"tiles", "docs", "dist", "gpu"},
+    ".ci/tiles": {"tiles", "docs", "dist", "gpu", "proofs"},
 }
 
 

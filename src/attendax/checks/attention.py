@@ -10,7 +10,7 @@ from .keywords import TOKENS_FIRST
 from .shapes import FLOATING, check, fail, floating, is_floating, is_wider, native, table
 from .values import boolean, in_range, key_data, number, one_of
 
-IMPLEMENTATIONS = ("dense", "blockwise", "native", "cudnn")
+IMPLEMENTATIONS = ("dense", "blockwise", "native", "cudnn", "triton")
 SIGNATURES = {False: "attention", True: "attention, tokens first"}  # whether tokens come before heads
 
 

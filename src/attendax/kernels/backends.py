@@ -14,7 +14,9 @@ from jax import Array
 from jax.interpreters import mlir
 from jax.interpreters.mlir import LoweringRuleContext
 
-from . import cudnn, native
+from attendax.checks import fail
+
+from . import cudnn, gpu, native
 from .blockwise import algorithm, partition
 from .operands import Cotangents, Limits, Operands, Plan, Results, Tangents, Wanted
 
@@ -69,6 +71,7 @@ BACKENDS = {
     "dense": Backend(algorithm, lambda: None),
     "blockwise": Backend(algorithm, lambda: partition.LIMITS),
     "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise", refuse=cudnn.refuse),
+    "triton": Backend(gpu, lambda: partition.LIMITS, "blockwise", gpu.why_not, gpu.refuse, True),
     "native": Backend(native, lambda: partition.LIMITS, "blockwise", native.why_not, native.refuse, True, native.keeps),
 }
 ACROSS_DEVICES: dict[str, EveryDirection] = {}  # for sequences that lie on several devices (``sharding``)
@@ -87,10 +90,12 @@ def settled(operands: Operands, plan: Plan) -> Plan:
         NotImplementedError: it was asked for.
     """
     plan, backend = dataclasses.replace(plan, narrow=operands.query.dtype.itemsize == 2), BACKENDS[_own(plan)]
-    if not backend.why_not(operands, plan):
+    reason = backend.why_not(operands, plan)
+    if not reason:
         return plan
     if plan.asked and not plan.reversible:
-        backend.refuse("attention", operands, plan)
+        sentence = f"implementation {_own(plan)!r} does not take this call: {reason}."
+        fail(NotImplementedError, "attention", sentence, advice="Leave implementation out: the tiles take every call.")
     return _by(plan, backend.others)
 
 

@@ -201,7 +201,7 @@ class TestPlumbing:
     def test_explain(self):
         explained = explain(*arrays()[:3], mask=RIGHT, implementation="cudnn")
         assert (explained.implementation, explained.tile) == ("cudnn", None)
-        assert set(explained.impossible) == {"native"}
+        assert set(explained.impossible) == {"native", "triton"}
         assert cudnn.ASKED_FOR in str(explained)
 
     @pytest.mark.slow

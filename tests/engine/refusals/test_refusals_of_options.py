@@ -685,7 +685,7 @@ def test_numbers_in_another_byte_order(module):
 
 
 @pytest.mark.parametrize(("module", "there"), [
-    (spec, ["dense"]), (ops, ["dense"]), (attendax, ["dense", "blockwise", "cudnn", "native"]),
+    (spec, ["dense"]), (ops, ["dense"]), (attendax, ["dense", "blockwise", "cudnn", "triton", "native"]),
 ])  # fmt: skip
 def test_an_implementation_that_is_not_there(module, there):
     """The list has what there is; what the door alone has is refused as such elsewhere."""
@@ -697,7 +697,7 @@ def test_an_implementation_that_is_not_there(module, there):
     if module is not attendax:
         message = assert_refuses(lambda: module.attention(**given, implementation="blockwise"), NotImplementedError)
         assert message == "attention: implementation 'blockwise' is not here; offered: 'dense'."
-    missing = {"cudnn"} if default() == "native" else {"cudnn", "native"}  # native: where the library is
+    missing = {"cudnn", "triton"} | ({"native"} - {default()})  # native: where the library is
     for name in set(there) - missing:
         module.attention(**given, implementation=name)
 

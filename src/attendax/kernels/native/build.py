@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 VARIABLE = "ATTENDAX_NATIVE_BUILD"
 BuildData = dict[str, Any]  # hatchling's: the tag of the wheel, whether it is pure, files to add
+LAUNCHER = Path("..", "..", "gpu", "csrc")  # beside csrc/
 REASON = "why_not.txt"  # beside the library's place, where there is none
 
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
@@ -89,7 +90,7 @@ def units(machine: str) -> list[Unit]:
         for real in REALS:
             named = f"-DATTENDAX_ISA={isa}", f"-DATTENDAX_REAL={real}"
             kernels.append(Unit(f"kernel_{isa}_{real}", "kernel.cc", isa, (*KERNEL, *flags, *named)))
-    return [*kernels, Unit("ffi", "ffi.cc", "", ())]
+    return [*kernels, Unit("ffi", "ffi.cc", "", ()), Unit("launcher", str(LAUNCHER / "launcher.cc"), "", ())]
 
 
 def find_compiler() -> list[str]:
@@ -110,7 +111,7 @@ def _placeholder(path: str) -> bool:
 
 
 def _sources(csrc: Path) -> list[Path]:
-    return sorted(path for path in csrc.rglob("*") if path.is_file())
+    return sorted(path for folder in (csrc, csrc / LAUNCHER) for path in folder.rglob("*") if path.is_file())
 
 
 def check_possible(csrc: Path) -> list[str]:
@@ -141,7 +142,7 @@ def build(csrc: Path, folder: Path, out: Path, *, strict: bool, sanitize: bool =
     version = _run([*compiler, "--version"]).stdout.partition("\n")[0]
 
     def compiled(unit: Unit) -> tuple[Unit, Path]:
-        command = [*compiler, *flags, *unit.flags, "-c", str(csrc / unit.source)]
+        command = [*compiler, *flags, *unit.flags, "-I", str(csrc), "-c", str(csrc / unit.source)]
         target = folder / f"{unit.name}.o"
         _compile(command, target, newest, stamp=f"{shlex.join(command)}\n{version}\n")
         return unit, target

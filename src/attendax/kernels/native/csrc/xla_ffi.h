@@ -24,6 +24,7 @@ enum XLA_FFI_Extension_Type : int32_t { XLA_FFI_Extension_Metadata = 1 };
 enum XLA_FFI_Error_Code : int32_t {
   XLA_FFI_Error_Code_INVALID_ARGUMENT = 3,
   XLA_FFI_Error_Code_RESOURCE_EXHAUSTED = 8,
+  XLA_FFI_Error_Code_INTERNAL = 13,
 };
 enum XLA_FFI_AttrType : int32_t { XLA_FFI_AttrType_ARRAY = 1 };
 enum XLA_FFI_ExecutionStage : int32_t { XLA_FFI_ExecutionStage_EXECUTE = 3 };
@@ -81,6 +82,14 @@ struct XLA_FFI_Error_Destroy_Args {
 };
 XLA_FFI_SIZE(XLA_FFI_Error_Destroy_Args, error);
 
+struct XLA_FFI_Stream_Get_Args {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  void* stream;
+};
+XLA_FFI_SIZE(XLA_FFI_Stream_Get_Args, stream);
+
 struct XLA_FFI_ThreadPool_Schedule_Args {
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
@@ -107,7 +116,9 @@ struct XLA_FFI_Api {
   XLA_FFI_Error* (*XLA_FFI_Error_Create)(XLA_FFI_Error_Create_Args*);
   void* XLA_FFI_Error_GetMessage;
   void (*XLA_FFI_Error_Destroy)(XLA_FFI_Error_Destroy_Args*);
-  void *XLA_FFI_Handler_Register, *XLA_FFI_Stream_Get, *XLA_FFI_Type_Register, *XLA_FFI_ExecutionContext_Get;
+  void* XLA_FFI_Handler_Register;
+  XLA_FFI_Error* (*XLA_FFI_Stream_Get)(XLA_FFI_Stream_Get_Args*);
+  void *XLA_FFI_Type_Register, *XLA_FFI_ExecutionContext_Get;
   void *XLA_FFI_State_Set, *XLA_FFI_State_Get, *XLA_FFI_DeviceMemory_Allocate, *XLA_FFI_DeviceMemory_Free;
   XLA_FFI_Error* (*XLA_FFI_ThreadPool_Schedule)(XLA_FFI_ThreadPool_Schedule_Args*);
   XLA_FFI_Error* (*XLA_FFI_ThreadPool_NumThreads)(XLA_FFI_ThreadPool_NumThreads_Args*);

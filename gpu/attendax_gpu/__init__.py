@@ -1,0 +1,1 @@
+"""The compiled kernels of ``attendax``, as data: ``attendax.kernels.gpu`` reads them."""

@@ -1,0 +1,158 @@
+"""Attention by kernels of Triton on an NVIDIA GPU: forward and gradient, by ``implementation="triton"``.
+
+The kernels (``kernels.py``) were compiled when the package ``attendax-gpu`` was made (``build.py``): Triton is not
+needed to run them. By a custom call XLA runs ``csrc/launcher.cc``, which launches them in order (``launches.py``).
+Tangents, and all second derivatives, run in tiles, from their own forward.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attendax.checks import fail
+
+from ..operands import Cotangents, Operands, Plan, Results, Wanted
+from . import compiled, launches, seen
+
+PLATFORM = "cuda"  # tests on a CPU put theirs in its place, and a driver that they bring
+NAME = "implementation 'triton'"
+ASKED_FOR = "asked for; forward and gradient by kernels of Triton, every other direction in tiles"
+BY_NAME = "eligible, by name only: it has not been timed on a GPU"
+ADVICE = "Leave implementation out: the tiles take every call, on every device."
+LEAST_SCALE = 2.0**-8  # from it on, a product that leaves float32 belongs to a score above 1e36
+
+
+def of_call(operands: Operands, plan: Plan) -> str:
+    """The reason why the kernels cannot take a call; nothing where they can. Only shapes and structure count."""
+    query, _, value = operands[:3]
+    D, V, dtypes = query.shape[-1], value.shape[-1], {str(x.dtype) for x in operands[:3]}
+    reasons = (
+        (operands.bias is not None, "a bias"),
+        (operands.score_mod is not None, "a score modifier"),
+        (operands.dropout_keys is not None, "dropout"),
+        (not dtypes <= {*launches.DTYPES}, f"{query.dtype}: it takes {' and '.join(launches.DTYPES)}"),
+        (len(dtypes) > 1, "query, key and value of different dtypes"),
+        (not {D, V} <= {*launches.WIDTHS}, f"D = {D} and V = {V}: it takes {' and '.join(map(str, launches.WIDTHS))}"),
+        (any(x is not None for x in operands.positions), "tokens whose positions do not begin at 0"),
+    )
+    return next((reason for holds, reason in reasons if holds), seen.why_not(operands.mask))
+
+
+def why_not(operands: Operands, plan: Plan) -> str:
+    """The reason why the kernels cannot run in a program where it is; nothing where they can."""
+    reasons = (
+        (plan.reversible, "a derivative of a derivative"),
+        (plan.platform != PLATFORM, f"it is for CUDA; this program is for {plan.platform}"),
+        (plan.devices > 1, f"it is for one device (call it inside jax.shard_map); this program is for {plan.devices}"),
+        (plan.exported, "an exported program, which runs where the kernels may not be"),
+    )
+    return next((reason for holds, reason in reasons if holds), "")
+
+
+def refuse(function: str, operands: Operands, plan: Plan) -> None:
+    """Refuse a call that asks for the kernels and cannot have them.
+
+    Raises:
+        NotImplementedError: they cannot take the call, or are not here.
+    """
+    if reason := of_call(operands, plan):
+        fail(NotImplementedError, function, f"{NAME} does not take this call: {reason}.", advice=ADVICE)
+    if reason := compiled.why_not():
+        advice = 'pip install "attendax[gpu]"' if reason == compiled.NOT_INSTALLED else ADVICE
+        fail(NotImplementedError, function, f"{NAME} cannot run here: {reason}.", advice=advice)
+
+
+def verdict(operands: Operands, plan: Plan) -> str:
+    """The line of ``explain`` about the kernels, for a call that did not ask for them."""
+    if reason := of_call(operands, plan):
+        return f"not eligible: {reason}"
+    reason = compiled.why_not()
+    return BY_NAME + (f"; it cannot run here: {reason}" if reason else "")
+
+
+def forward(operands: Operands, plan: Plan) -> Results:
+    """out, row maximum, row sum and lse."""
+    arrays, sizes, _ = _arrays(operands, plan)
+    found = _run(sizes.forward(), arrays)
+    rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
+    out = found["out"].reshape(*rows, sizes.V).astype(dtype)
+    return Results(out, *(found[name].reshape(*rows, 1) for name in ("row_max", "row_sum", "lse")))
+
+
+def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
+    """Gradients of query, key and value, as far as they are wanted."""
+    arrays, sizes, factor = _arrays(operands, plan)
+    rows = sizes.B, sizes.N, sizes.T
+    lead = plan.leading(operands)
+
+    def full(x: Array) -> Array:
+        return jnp.broadcast_to(x, (*lead, *x.shape[-3:]))
+
+    narrow = {"dout": grads[0], "out": results.out}
+    wide = {"dlse": grads[1], "row_max": results.row_max, "row_sum": results.row_sum}
+    arrays |= {name: full(x).astype(sizes.dtype).reshape(*rows, -1) for name, x in narrow.items()}
+    arrays |= {name: full(x).reshape(rows) for name, x in wide.items()}
+    arrays |= _run(sizes.gradient_of_query(), arrays)
+    if any(wanted[1:3]):
+        arrays |= _run(sizes.gradients_of_keys(), arrays)
+    found = []
+    for name, shape, x in zip(("dquery", "dkey", "dvalue"), wanted, operands[:3], strict=True):
+        if shape is None:
+            continue
+        grad = arrays[name].astype(operands.compute_dtype()).reshape(*lead, *x.shape[-3:])
+        grad = grad if name != "dquery" or factor is None else grad * factor
+        found.append(grad.sum([k for k, n in enumerate(shape) if n == 1 and grad.shape[k] > 1], keepdims=True))
+    return tuple(found)
+
+
+def _arrays(operands: Operands, plan: Plan) -> tuple[dict[str, Array], launches.Sizes, Array | None]:
+    """The arrays of a call as the kernels take them, their sizes, and the factor on the queries, if there is one."""
+    lead, ((N, T, D), (G, S, V)) = plan.leading(operands), (x.shape[-3:] for x in (operands.query, operands.value))
+    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])).reshape(-1, *x.shape[-3:]) for x in operands[:3])
+    factor, scale = _factors(plan.scale, query.dtype)
+    if factor is not None:
+        query = (query.astype(jnp.float32) * factor).astype(query.dtype)
+    keys, *ids = seen.seen_by(operands.mask, T, S)
+    keys, ids = _by_text([keys], 2, lead)[0], _by_text(ids, 1, lead)
+    names = "query", "key", "value", "scale", "seen", "query_ids", "key_ids"
+    arrays = dict(zip(names, (query, key, value, jnp.reshape(scale, 1), keys, *ids), strict=True))
+    differ = [len(x) > 1 for x in (keys, ids[0])]
+    sizes = launches.Sizes(len(query), N, G, T, S, D, V, str(query.dtype), compiled.target(), *differ)
+    return arrays, sizes, factor
+
+
+def _by_text(arrays: Sequence[Array], own: int, lead: tuple[int, ...]) -> list[Array]:
+    """Arrays with axes of their own, and the leading axes of a call as one, of size 1 if all texts are alike."""
+    alike = all(math.prod(x.shape[:-own]) == 1 for x in arrays)
+    to = (1,) * len(lead) if alike else lead
+    return [jnp.broadcast_to(x, (*to, *x.shape[-own:])).reshape(-1, *x.shape[-own:]) for x in arrays]
+
+
+def _factors(scale: float | Array, dtype: jnp.dtype) -> tuple[Array | None, Array]:
+    """The factor on the queries, if there is one, and the scale of their products with keys, which is above 0.
+
+    The factor has the sign of the scale, and where the scale is small or not known, a power of two: then no product is
+    beyond float32 whose score is not. Products of float16 never are.
+    """
+    known = isinstance(scale, float)
+    if known and scale >= LEAST_SCALE:
+        return None, jnp.float32(scale)
+    xp: Any = np if known else jnp
+    sign, size = xp.sign(scale), xp.where(scale == 0, 1.0, xp.abs(scale))
+    if dtype == jnp.float16:
+        return jnp.float32(sign), jnp.float32(size)
+    fraction, power = xp.frexp(size)
+    return jnp.float32(sign * xp.ldexp(1.0, power)), jnp.float32(fraction)
+
+
+def _run(program: launches.Program, arrays: dict[str, Array]) -> dict[str, Array]:
+    """The results of a program, by one custom call."""
+    types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in program.results.values()]
+    call = jax.ffi.ffi_call(compiled.TARGET, types)
+    found: Sequence[Array] = call(*(arrays[name] for name in program.given), plan=compiled.plan_of(program))
+    return dict(zip(program.results, found, strict=True))

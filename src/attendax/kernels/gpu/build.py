@@ -1,0 +1,132 @@
+"""``python src/attendax/kernels/gpu/build.py``: compile every kernel for every target, into the package.
+
+It needs Triton, of the version that is pinned here, and no GPU. The package, ``attendax-gpu``, is the folder ``gpu/``
+of the repository; ``pip wheel ./gpu`` makes its wheel. ``--table FILE`` writes what the compiler says of each kernel.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attendax.kernels.gpu import compiled, launches
+
+TRITON = "3.9.0"
+ROOT = Path(__file__).resolve().parents[4]
+PACKAGE = ROOT / "gpu" / compiled.PACKAGE
+POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int32": "*i32", "int8": "*i8"}
+MOST_SPILLS = 64, 104  # bytes of a thread, in bfloat16 and in float16; not of launches with care, of which few work
+
+
+def compile_kernel(launch: launches.Launch, target: str) -> tuple[bytes, dict[str, Any]]:
+    """A kernel for a target, and its entry in the index."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from attendax.kernels.gpu import kernels
+
+    function = getattr(kernels, launch.kernel)
+    count, names = len(launch.arrays), function.arg_names
+    types = dict(zip(names, (POINTERS[launch.type_of(name)] for name in launch.arrays), strict=False))
+    types |= dict.fromkeys(names[count : count + len(launch.numbers)], "i32")
+    types |= dict.fromkeys(launch.constants, "constexpr")
+    aligned = {(k,): [["tt.divisibility", 16]] for k in range(count)}
+    source = ASTSource(function, types, launch.constants, aligned)
+    options = {"num_warps": launch.tiles.warps, "num_stages": launch.tiles.stages, "enable_fp_fusion": False}
+    made = compile(source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options=options)
+    text = made.asm["ptx"]
+    parameters = len(re.findall(r"\.param", text.partition(".entry")[2].partition("{")[0]))
+    found = {"function": made.metadata.name, "threads": 32 * launch.tiles.warps, "shared": made.metadata.shared}
+    found |= {"scratch": parameters - count - len(launch.numbers), "care": bool(launch.constants.get("CARE"))}
+    return made.asm["cubin"], found | _said(text, target)
+
+
+def _said(text: str, target: str) -> dict[str, Any]:
+    """The registers and the bytes of spills of a thread, by the assembler; which instruction multiplies."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kernel.ptx").write_text(text)
+        name = target + ("a" if target == "sm_90" else "")
+        command = [os.environ["TRITON_PTXAS_PATH"], "-v", "--fmad=false", f"--gpu-name={name}", "kernel.ptx"]
+        said = subprocess.run([*command, "-o", "kernel"], cwd=folder, capture_output=True, text=True, check=True).stderr
+    (registers,), (spills,) = (re.findall(x, said) for x in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
+    products = next((name for name in ("wgmma", "mma") if f"{name}." in text), "")
+    return {"registers": int(registers), "spills": int(spills), "products": products}
+
+
+def _compiled(names: tuple[str, str]) -> tuple[str, bytes, dict[str, Any]]:
+    """Compile a kernel in a process of the pool, by the names of its target and its own."""
+    target, name = names
+    launch = next(launch for launch in launches.every_launch(target) if launch.name == name)
+    return f"{target}/{name}", *compile_kernel(launch, target)
+
+
+Entries = dict[str, dict[str, Any]]  # of the index, by name
+
+
+def build(folder: Path, targets: Sequence[str], processes: int) -> Entries:
+    """Compile the kernels of these targets into a folder, and write its index."""
+    import triton
+
+    if triton.__version__ != TRITON:
+        raise SystemExit(f"the kernels are compiled by Triton {TRITON}; this is {triton.__version__}")
+    # Of the two assemblers of Triton the older: drivers of CUDA 12 load what it makes.
+    assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    os.environ |= dict.fromkeys(("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"), str(assembler))
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    names = [(target, launch.name) for target in targets for launch in launches.every_launch(target)]
+    kernels: Entries = {}
+    for target in targets:
+        shutil.rmtree(folder / target, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+        with pool:
+            for name, image, entry in pool.map(_compiled, names):
+                path = folder / f"{name}.cubin"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(image)
+                kernels[name] = entry
+                print(f"{name}: {entry['registers']} registers, {entry['spills']} bytes of spills", flush=True)
+    index = {"source": compiled.source_digest(), "triton": TRITON, "kernels": kernels}
+    (folder / compiled.INDEX).write_text(json.dumps(index, indent=1), "utf-8")
+    return kernels
+
+
+def table(kernels: Entries) -> str:
+    """The kernels as a table in Markdown."""
+    lines = ["| kernel | registers | spills, bytes | shared memory, KiB | products by |", "|---|---|---|---|---|"]
+    for name, entry in kernels.items():
+        row = name, entry["registers"], entry["spills"], round(entry["shared"] / 1024), entry["products"]
+        lines.append(f"| {' | '.join(map(str, row))} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build the package; fail where a kernel spills more than it may."""
+    parser = argparse.ArgumentParser(description="Compile the kernels for GPUs, without one.")
+    parser.add_argument("--out", type=Path, default=PACKAGE, metavar="FOLDER", help="instead of the package")
+    parser.add_argument("--target", nargs="*", default=list(launches.TARGETS), choices=list(launches.TARGETS))
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="what the compiler says of each kernel")
+    args = parser.parse_args(argv)
+    kernels = build(args.out, args.target, args.processes)
+    if args.table:
+        args.table.write_text(table(kernels), "utf-8")
+    most = {name: MOST_SPILLS["float16" in name] for name, entry in kernels.items() if not entry["care"]}
+    spilling = [name for name, count in most.items() if kernels[name]["spills"] > count]
+    size = sum(path.stat().st_size for path in args.out.rglob("*.cubin"))
+    print(f"{len(kernels)} kernels, {size / 2**20:.1f} MiB; with too many spills: {spilling or 'none'}")
+    return bool(spilling)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The kernels of Triton, in its interpreter: values, gradients, and the laws, against the specification."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed; .ci/gpu has it", allow_module_level=True)
+
+import gpu_calls as calls
+import interpreted
+from attendax import attention, masks, scores
+from attendax.kernels import gpu
+
+DTYPES = "bfloat16", "float16"
+HIDING = "causal", "lengths", "a window", "segments in pieces", "packed and causal", "no keys", "a negative scale"
+
+
+@pytest.fixture(autouse=True)
+def in_interpreter():
+    with calls.in_interpreter():
+        yield
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", calls.CALLS)
+def test_results_and_gradients_are_those_of_the_specification(name, dtype):
+    options, sizes = calls.options_of(name)
+    arrays = calls.arrays_of(dtype, **sizes)
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
+
+
+@pytest.mark.parametrize("name", HIDING)
+@pytest.mark.parametrize(("array", "bad"), calls.POISONS)
+def test_l6_who_sees_what_is_not_finite_gets_nan_and_no_other(name, array, bad):
+    options, sizes = calls.options_of(name)
+    arrays = calls.poisoned(calls.arrays_of(**sizes), array, bad, seed=len(name))
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
+
+
+@pytest.mark.parametrize("array", ["query", "key"])
+def test_l6_scores_of_minus_inf_leave_no_trace(array):
+    """In a row whose other scores are finite, and in one that has no other: both are NaN all the same."""
+    arrays = calls.arrays_of()
+    if array == "key":  # which the last query alone sees
+        arrays[0][:, :, 36, 0], arrays[1][:, :, 36, 0] = 1, -np.inf
+    else:  # which sees the first key alone
+        arrays[0][:, :, 0, 0], arrays[1][:, :, 0, 0] = np.inf, -1
+    options = {"mask": masks.causal()}
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_l6_what_is_hidden_changes_no_bit(dtype):
+    mask = masks.causal(4) & masks.padding(np.array([30, 45]))
+    arrays = calls.arrays_of(dtype)
+    before = calls.found(arrays, mask=mask)
+    _, key, value, *_ = arrays
+    key[0, :, 30:], value[0, :, 30:, 1], value[1, 0, 42:, 2] = np.inf, np.nan, -np.inf
+    for name, one, other in zip(calls.NAMES, before, calls.found(arrays, mask=mask), strict=True):
+        calls.same_bits(one, other, name)
+
+
+def test_l7_scores_of_1e30():
+    arrays = [*calls.arrays_of(std=1e15)[:2], *calls.arrays_of()[2:]]
+    options = {"scale": 1.0, "mask": masks.causal(3)}
+    got, wanted = calls.found(arrays, **options), calls.right(arrays, **options)
+    calls.compare(got[:2], wanted[:2], "bfloat16")
+    assert all(np.isfinite(x.astype(np.float64)).all() for x in got)
+
+
+def test_l7_products_beyond_float32_whose_scores_are_not():
+    arrays = [*calls.arrays_of(std=3e19)[:2], *calls.arrays_of()[2:]]
+    options = {"scale": 1e-37}
+    got, wanted = calls.found(arrays, **options), calls.right(arrays, **options)
+    calls.compare(got[:2], wanted[:2], "bfloat16")
+
+
+def test_l7_inputs_of_300_in_float16():
+    arrays = calls.arrays_of("float16")
+    arrays[0][:], arrays[1][:] = 300, 300
+    assert all(np.isfinite(x.astype(np.float64)).all() for x in calls.found(arrays, scale=1.0))
+
+
+def test_gradients_of_scores_beyond_float16():
+    """They are products of dout and value, beyond 1e5."""
+    arrays = calls.arrays_of("float16", std=300.0)
+    options = {"scale": 1e-5}
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "float16")
+
+
+class TestBits:
+    """L15: a row of out, lse and dquery has the same bits in any call."""
+
+    WINDOW = 19
+
+    @pytest.fixture(autouse=True)
+    def in_order(self):
+        with interpreted.in_order():
+            yield
+
+    def found(self, arrays, offset=0, **more):
+        return calls.found(arrays, mask=masks.window(self.WINDOW, 0, offset), **more)
+
+    @pytest.mark.parametrize("rows", [slice(36, 37), slice(13, 30)])
+    def test_of_a_chunk_over_a_cache_with_nan_behind(self, rows):
+        arrays = calls.arrays_of()
+        whole = self.found(arrays)
+        query, key, value, dout, dlse = arrays
+        behind = [np.concatenate([x[:, :, : rows.stop], np.full_like(x[:, :, :41], np.nan)], 2) for x in (key, value)]
+        part = self.found([query[:, :, rows], *behind, dout[:, :, rows], dlse[:, :, rows]], rows.start)
+        for name, one, other in zip(calls.NAMES[:3], part, whole, strict=False):
+            calls.same_bits(one, np.ascontiguousarray(other[:, :, rows]), name)
+
+    def test_of_a_text_alone(self):
+        arrays = calls.arrays_of()
+        whole, alone = self.found(arrays), self.found([x[1:] for x in arrays])
+        for name, one, other in zip(calls.NAMES, alone, whole, strict=True):
+            calls.same_bits(one, other[1:], name)
+
+    def test_of_a_text_before_another(self):
+        """Packed, the first text has the bits that it has alone."""
+        arrays = calls.arrays_of(T=45)
+        ids = np.array([[0] * 20 + [1] * 25] * 2)
+        packed = calls.found(arrays, mask=masks.segments(ids, ids) & masks.causal())
+        alone = calls.found([x[:, :, :20] for x in arrays], mask=masks.causal())
+        for name, one, other in zip(calls.NAMES, alone, packed, strict=True):
+            calls.same_bits(one, np.ascontiguousarray(other[:, :, :20]), name)
+
+    def test_run_after_run(self):
+        arrays = calls.arrays_of()
+        for name, one, other in zip(calls.NAMES, self.found(arrays), self.found(arrays), strict=True):
+            calls.same_bits(one, other, name)
+
+
+class TestDirections:
+    """Tangents and second derivatives run in tiles; vmap and sinks reach the kernels."""
+
+    OPTIONS = {"mask": masks.causal(8), "implementation": "triton"}
+
+    def of(self, implementation):
+        query, key, value, *_ = map(jnp.asarray, calls.arrays_of(B=1, T=5, S=7))
+        options = self.OPTIONS | {"implementation": implementation}
+
+        def loss(query, key, value, **more):
+            return (attention(query, key, value, scale=0.3, **options, **more).astype(jnp.float32) ** 2).sum()
+
+        def with_sink(logits):
+            return loss(query, key, value, score_mod=scores.sink(logits))
+
+        yield jax.jvp(loss, (query, key, value), (key[:, :1].repeat(2, 1)[:, :, :5], key, value))
+        yield jax.jvp(jax.grad(loss), (query, key, value), (query, key, value))
+        yield jax.vmap(jax.grad(loss, (0, 1)), (0, None, None))(jnp.stack([query, -query]), key, value)
+        yield jax.vmap(jax.grad(loss, (0, 2)), (None, 1, None), 1)(query, jnp.stack([key, -key], 1), value)
+        yield jax.grad(with_sink)(jnp.float32([0.5, -1.0]))
+
+    def test_each_is_that_of_tiles(self):
+        for got, wanted in zip(self.of("triton"), self.of("blockwise"), strict=True):
+            for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+                one, other = (np.asarray(x, np.float64) for x in (one, other))
+                assert np.abs(one - other).max() < 4 * calls.EPS["bfloat16"] * np.abs(other).max()
+
+    def test_outside_jit(self):
+        arrays = calls.arrays_of()
+        for scale in (0.25, -0.5):  # not known when it is compiled
+            out, lse = attention(*map(jnp.asarray, arrays[:3]), scale=scale, return_lse=True, implementation="triton")
+            wanted = calls.right(arrays, scale=scale)
+            calls.compare([np.asarray(out), np.asarray(lse)], wanted[:2], "bfloat16")
+
+    def test_what_is_not_wanted_is_not_computed(self, monkeypatch):
+        programs, run = [], gpu._run
+        monkeypatch.setattr(gpu, "_run", lambda *given: programs.append([*given[0].results]) or run(*given))
+        query, key, value, *_ = map(jnp.asarray, calls.arrays_of(T=5))
+        jax.grad(lambda x: attention(x, key, value, implementation="triton").astype(jnp.float32).sum())(query)
+        assert [names[0] for names in programs] == ["out", "dquery"]
