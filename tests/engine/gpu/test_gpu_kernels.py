@@ -14,6 +14,7 @@ import gpu_calls as calls
 import interpreted
 from attendax import attention, masks, scores
 from attendax.kernels import gpu
+from attendax.kernels.gpu import compiled, launches
 
 DTYPES = "bfloat16", "float16"
 HIDING = "causal", "lengths", "a window", "segments in pieces", "packed and causal", "no keys", "a negative scale"
@@ -90,6 +91,16 @@ def test_gradients_of_scores_beyond_float16():
     arrays = calls.arrays_of("float16", std=300.0)
     options = {"scale": 1e-5}
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "float16")
+
+
+@pytest.mark.parametrize(("D", "V"), [(64, 64), (128, 128), (64, 128)])
+@pytest.mark.parametrize("target", launches.TARGETS)
+def test_in_the_tiles_of_a_gpu(target, D, V, monkeypatch):
+    monkeypatch.setattr(compiled, "target", lambda: target)
+    monkeypatch.setattr(launches, "WIDTHS", (64, 128))
+    sizes = {"T": 150, "S": 290, "D": D, "V": V}
+    arrays, options = calls.arrays_of(**sizes), {"mask": masks.causal(100) & masks.padding(np.array([290, 190]))}
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
 
 
 class TestBits:
