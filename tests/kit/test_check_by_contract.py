@@ -166,6 +166,14 @@ def test_in_python():
     assert not check("contract.in_numpy:btnd", arrays="numpy", **FORWARD).ok  # it is said how it is called
 
 
+@pytest.mark.parametrize("name", ["flax_unscaled", "jaxnn"])
+def test_dropout_and_windows_are_judged_by_its_conventions(name):
+    """Weights that are dropped were held against scaled ones, and -1 in a window was taken for no limit."""
+    report = check(f"contract.in_jax:{name}", level="forward", seed=7, budget=0, only=["dropout", "window"])
+    assert not report.failures, str(report)
+    assert report.judged
+
+
 WORDS = {  # of the first cause, or of what is unsettled
     "ahead": "one key ahead", "axis": "softmax runs over the queries", "turned": "swapped", "tiled": "tiled",
     "tile": "tiled", "squared": "scale", "noroot": "1/D", "unscaled": "not scaled",

@@ -155,7 +155,7 @@ HEADS = ("num_heads", "n_heads", "heads", "n_head", "h", "nhead")
 GROUPED = ("enable_gqa",)
 DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p")
 RANDOM = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
-UNREAD = ("training", "train", "deterministic", "implementation", "precision", *RANDOM)
+UNREAD = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM)
 
 
 def first_kind(ours: str) -> str:
@@ -194,7 +194,8 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
     rng, (B, N, T, S), rank = np.random.default_rng((ord(ours[0]), seed)), sizes[:4], kind.split("/")[0]
     turn = -1 if (seed + 1) // 2 % 2 else 1  # so that the first batch has not always the largest
     if ours == "mask":
-        shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S)}.get(rank, (B, N if each_head else 1, T, S))
+        shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S), "BTS": (B, 1, T, S)}.get(rank)
+        shape = shape or (B, N if each_head else 1, T, S)
         mask = rng.random(shape) < 0.6
         mask[..., 0] = True
         return mask

@@ -15,7 +15,7 @@ from ..against import examples, options
 from ..against.asking import SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance
 from ..against.describing import NOT_TAKEN, SEVERAL, Describing
 from ..against.forms import Form, Option
-from ..against.options import AXIS, DROPOUT, OPTIONS
+from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
 from ..against.remote import Function
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Died, Failed
@@ -123,13 +123,14 @@ class Describer(Describing):
         """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""
         if "window" not in form.options or form.options["window"].form != options.WIDE["window"]:
             return ""
-        right = Subject(self.fn, form).right(self._probe({"window": (-1, 1)}))
-        for x in (-1, None):
-            with contextlib.suppress(OutOfTime):
-                found = self.answer(form, self._probe({"window": (x, 1)}))
-                if found and distance(found, right) <= TOLERANCE:
-                    return str(x)
-        return ""
+        return "None" if form.how["none"] == NO_LIMIT else "-1" if form.how["negative"] == NO_LIMIT else ""
+
+    def _offered(self, form: Form, name: str) -> Form | None:
+        """The form with a keyword; with arrays of one head if a mask means nothing beside several."""
+        found = super()._offered(form, name)
+        if found or form.layout != Form().layout or name not in OPTIONS["mask"].names:
+            return found
+        return super()._offered(dataclasses.replace(form, layout="BTD", grouped=False), name)
 
     def _refused(self, failed: Failed) -> str:
         """Say why there is nothing to describe, and the next step."""

@@ -23,7 +23,7 @@ def dropped(trial: Trial) -> Finding:
     question = trial.inputs.extra["question"]
     rate = trial.inputs.options["dropout_rate"]
     plain = {k: x for k, x in trial.inputs.options.items() if not k.startswith("dropout")}
-    weights = right.forward(trial.inputs._replace(options=plain))["out"]
+    weights = right.forward(trial.meant(trial.inputs._replace(options=plain)))["out"]
     got = np.asarray(trial.run(direction="forward")["out"], np.float64)
     if (bad := np.isnan(got)).any():
         return Finding(Verdict.NAN, f"out is NaN at {int(bad.sum())} of {bad.size}", "out")
@@ -142,7 +142,7 @@ def _of_weights(trial: Trial, factors: np.ndarray) -> Finding:
     """Values that are all 1, same random key: the sums of the weights that are kept, in all columns of a result."""
     ones = trial.inputs._replace(arrays=trial.inputs.arrays | {"value": np.ones_like(trial.inputs.arrays["value"])})
     got = np.asarray(trial.run(ones, "forward")["out"], np.float64)
-    off = np.abs(got - dense.forward(_wide(ones), kept=factors)["out"]).max()
+    off = np.abs(got - dense.forward(_wide(trial.meant(ones)), kept=factors)["out"]).max()
     allowed = 4 * OFF[trial.dtype]
     if off <= allowed:
         return Finding(Verdict.OK)
@@ -164,8 +164,9 @@ def _wide(inputs: Inputs) -> Inputs:
 
 def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """The gradient goes through the very set that the forward kept."""
-    wanted = dense.gradient(_wide(trial.inputs), kept / (1 - rate))
-    plain = dense.gradient(trial.inputs, (kept / (1 - rate)).astype(np.float32))
+    inputs = trial.meant()
+    wanted = dense.gradient(_wide(inputs), kept / (1 - rate))
+    plain = dense.gradient(inputs, (kept / (1 - rate)).astype(np.float32))
     tree = max(map(largest, wanted.values()))
     off = {leaf: judge_leaf(leaf, plain[leaf], x, Tolerance(np.inf), tree).error or 0.0 for leaf, x in wanted.items()}
     # A sum of n rounded products is off by eps √n; the plain formula on this machine may add in a luckier order.
