@@ -36,7 +36,8 @@ OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is 
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
 }  # fmt: skip
 MANY = 64  # keys, of which half are dropped
-OF_PLAIN = "heads", "pairs", "width", "weights"  # axes that count in a plain call
+OF_PLAIN = "heads", "pairs", "width", "norm", "weights"  # axes that count in a plain call
+OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
 MODES = {"training": True, "train": True, "deterministic": False}
 WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
@@ -53,6 +54,7 @@ class Describing:
         self.unknown: dict[str, str] = {}
         self.sizes: tuple[int, ...] = GENERAL
         self.answers: dict[Any, Any] = {}
+        self.rights: dict[Any, tuple[Answer, Probe]] = {}
         self.said, self.several = "", False
         self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
@@ -166,9 +168,16 @@ class Describing:
             found = self.answer(form, probe)
             if not found or found[0].shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1]):
                 return False
-            return distance(found, Subject(self.fn, form).right(probe)) <= probe.tolerance
+            return distance(found, self._right(form, probe)) <= probe.tolerance
 
         return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
+
+    def _right(self, form: Form, probe: Probe) -> Answer:
+        """Right results by the conventions of a form, whatever its layout: they are computed once."""
+        key = tuple(sorted(form.how.items())), id(probe)
+        if key not in self.rights:
+            self.rights[key] = Subject(self.fn, form).right(probe), probe  # so that no other probe has its id
+        return self.rights[key][0]
 
     def _probe(self, given: Mapping[str, Any]) -> Probe:
         """Arrays of the sizes of its plain call, and options."""
@@ -201,12 +210,16 @@ class Describing:
             if found := self._settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
                 return found
             for layout in (x for x in layouts if self.takes(x, probe) and self.answer(x, probe)):
-                probes = [probe, *examples.cases(layout, self.sizes)]
-                ways = (layout.but(**{axis: way}) for axis in OF_PLAIN for way in list(TABLE[axis])[1:])
+                probes = [probe, *(x for x in examples.cases(layout, self.sizes) if self.answer(layout, x))]
                 wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
-                answers = filter(None, (self.answer(layout, x) for x in wide))
-                if any(x[0].any() for x in answers) and (found := self._settled(ways, probes)):  # nor from zeros
-                    return found
+                if not any(x[0].any() for x in filter(None, (self.answer(layout, x) for x in wide))):  # nor from zeros
+                    continue
+                for axis in OF_PLAIN:
+                    scales = (LAW["scale"], "1")[: 1 + (axis in OF_SCORES)]
+                    ways = (layout.but(scale=x, **{axis: way}) for way in list(TABLE[axis])[1:] for x in scales)
+                    of_axis = [x for x in probes if axis != "weights" or not x.scores]  # which have ties
+                    if found := self._settled(ways, of_axis):
+                        return found
         return None
 
     def _reads_queries(self, form: Form, probe: Probe) -> bool:

@@ -10,7 +10,12 @@ from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 from .scores import AS_THEY_ARE, FREE, LARGE, bounds
 
-ALWAYS = {"pairs": "keys", "width": "numbers of a head", "weights": "weights"}  # axes of every call, in words
+ALWAYS = {
+    "pairs": "keys",
+    "norm": "norms of queries and keys",
+    "width": "numbers of a head",
+    "weights": "weights",
+}  # axes of every call, in words
 OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"
 LEAST = "-1e30"  # of a score where a product with 0 has to stay 0

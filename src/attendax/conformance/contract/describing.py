@@ -164,7 +164,8 @@ class Describer(Describing):
         """Results without options that have the shape of one, and the forms by which they were asked for."""
         for found, probe, form in self.answers.values():
             shape = (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1])
-            if found and not probe.options and found[0].shape == shape:
+            drawn = np.ptp(probe.arrays[0]) > 0  # not what a scale is measured by
+            if found and drawn and not probe.options and found[0].shape == shape:
                 yield form, probe, found[0]
 
     def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:

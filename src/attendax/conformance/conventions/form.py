@@ -83,11 +83,16 @@ def solved(measure: Measure, sizes: Mapping[str, int], given: float | None = Non
     if given is not None:
         found = measure(sizes, 2 * given)
         powers["given"] = 0.0 if not found or found < 0 else math.log2(found / first)
+    of_log = math.log2(math.log(2 * sizes["S"]) / math.log(sizes["S"])) if sizes["S"] > 1 else 0.0
+    grows = given is None and of_log > 0 and abs(powers["S"] - of_log) < NEAR
+    if grows:
+        first, powers["S"] = first / math.log(sizes["S"]), 0.0
     rounded = {axis: round(2 * power) / 2 for axis, power in powers.items()}
     if any(abs(power - rounded[axis]) > NEAR for axis, power in powers.items()):
         return ""
     known = {**sizes, "given": given or 1.0}
-    return written(first / math.prod(known[axis] ** power for axis, power in rounded.items()), rounded)
+    product = written(first / math.prod(known[axis] ** power for axis, power in rounded.items()), rounded)
+    return f"log(S)·{product}" if grows else product
 
 
 def factor_of(one: float | None, other: float | None, name: str) -> str:

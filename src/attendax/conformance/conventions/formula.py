@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Inputs, Leaves
-from .form import LAW, Form
+from .form import LAW, Form, law
 from .parts import of_scores
 from .table import ASKS, DECLARED, SLOPES
 
@@ -47,10 +47,11 @@ class Steps:
         (N, T, D), (G, S, V) = q.shape[1:], v.shape[1:]
         self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
         self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), softmax=softmax, in_blocks=in_blocks)
-        self.known |= dict(by_first_query=by_first_query, without=self._without, top=top)
+        self.known |= dict(by_first_query=by_first_query, without=self._without, top=top, largest=largest, unit=unit)
         heads = self.line("heads")
         self.heads = heads if isinstance(heads, tuple) else (heads, heads)  # of keys and of values, of each query head
         self.width = self.line("width")
+        q, k = self.line("norm", q=q, k=k)
         self.q = q * self.width
         self.k, self.v = (x[:, one if np.ptp(one) else one[:1]] for x, one in zip((k, v), self.heads, strict=True))
         self.known["v"] = self.v
@@ -127,13 +128,13 @@ class Steps:
 
         No share is made of the lse, to which scores of 1e30 leave no digits.
         """
-        largest = np.maximum(top(s), self.sinks)
-        largest = np.where(largest == -np.inf, 0, largest)
-        keys, sinks = s - largest, np.exp(self.sinks - largest)
+        shift = np.maximum(top(s), self.sinks)
+        shift = np.where(shift == -np.inf, 0, shift)
+        keys, sinks = s - shift, np.exp(self.sinks - shift)
         total = np.exp(keys, out=keys).sum(-1, keepdims=True) + sinks
         divisor = np.where(total == 0, 1, total)
         keys /= divisor
-        return keys, sinks / divisor, largest + np.log(total)
+        return keys, sinks / divisor, shift + np.log(total)
 
     def weights(self, s: np.ndarray) -> np.ndarray:
         """The factor of each value."""
@@ -158,8 +159,9 @@ class Steps:
 
     def backward(self, saved: "Steps | None" = None) -> Leaves:
         """The gradients; with lse and delta of other steps, as a backward has those that its forward has saved."""
-        if self.form.value("weights") != "softmax":
-            raise NotImplementedError("no gradient of these weights")
+        for axis in ("weights", "norm"):
+            if self.form.value(axis) != law(axis):
+                raise NotImplementedError(f"no gradient is known if {self.form.line(axis).words}")
         kept: list[tuple[str, np.ndarray]] = []
         s = self.scores(kept=kept)
         extra = self.inputs.extra
@@ -245,11 +247,22 @@ def top(s: np.ndarray, axis: int = -1) -> np.ndarray:
     return largest
 
 
-def softmax(s: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Along an axis; 0 where all are -inf."""
-    largest = top(s, axis)
-    powers = np.exp(s - np.where(largest == -np.inf, 0, largest))
-    total = powers.sum(axis=axis, keepdims=True)
+def largest(s: np.ndarray, count: int) -> np.ndarray:
+    """The last of so many largest scores of each row, or the least of fewer."""
+    return np.sort(s, axis=-1)[..., [-min(count, s.shape[-1])]] if s.shape[-1] else s
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """Rows divided by their length."""
+    rows: np.ndarray = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-30)
+    return rows
+
+
+def softmax(s: np.ndarray, axis: int = -1, added: float = 0.0) -> np.ndarray:
+    """Along an axis; 0 where all are -inf. A number may be added to the sum of the powers."""
+    shift = np.where(top(s, axis) == -np.inf, 0, top(s, axis))
+    powers = np.exp(s - shift)
+    total = powers.sum(axis=axis, keepdims=True) + added * np.exp(-shift)
     shares: np.ndarray = powers / np.where(total == 0, 1, total)
     return shares
 

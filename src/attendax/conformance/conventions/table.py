@@ -41,13 +41,16 @@ Axis = dict[str, Line]
 
 def python(value: str) -> str:
     """Python for a number as it is written: 1/√(3·D)."""
-    return re.sub(r"√(\w+|\([^)]*\))", r"\1 ** 0.5", value).replace("·", " * ").replace("²", " ** 2")
+    text = re.sub(r"√(\w+|\([^)]*\))", r"\1 ** 0.5", value).replace("·", " * ").replace("²", " ** 2")
+    return text.replace("log(", "np.log(")
 
 
 def words_of_scale(name: str) -> str:
     """A sentence on a scale where none is given."""
     if name == "1":
         return "scores are not scaled"
+    if "log(S)" in name:
+        return f"the scale grows with log S: {name}"
     if name.startswith("√") or name.isalpha():
         return f"scores are multiplied by {name}"
     return f"the scale is {name}" + ("" if any(x.isalpha() for x in name) else ", whatever D is")
@@ -197,6 +200,14 @@ TABLE: dict[str, Axis] = {
         **_of("whole blocks of {b}", "d < (D // {b} * {b} or D)", "the last part of D is left out of the scores",
               KEY_BLOCKS[1:6]),
     },
+    "norm": {
+        "none": Line("q, k"),
+        "unit": Line("unit(q), unit(k)", "queries and keys are divided by their length",
+            kind=UNUSUAL, source="Henry et al. 2020; Swin Transformer V2"),
+        "root mean square": Line("unit(q) * D ** 0.5, unit(k) * D ** 0.5",
+            "queries and keys are divided by their root mean square",
+            kind=UNUSUAL, source="QK norm of Qwen3 and OLMo 2"),
+    },
     "order": {
         "scale, softcap, bias, mask": Line("scale softcap bias mask"),
         "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is applied to the bias, too"),
@@ -245,6 +256,17 @@ TABLE: dict[str, Axis] = {
         "not divided": Line("np.exp(s - top(s))", "the softmax is not divided by its sum"),
         "masked after": Line("softmax(without('mask')) * seen", "the mask is applied after the softmax"),
         "bias after": Line("softmax(without('bias')) + bias", "the bias is added after the softmax"),
+        "softmax, 1 added": Line("softmax(s, added=1)", "1 is added to the sum of the softmax",
+            kind=UNUSUAL, source="Miller 2023, Attention Is Off By One"),
+        "sigmoid": Line("1 / (1 + np.exp(-s))", "weights are the sigmoid of the scores, not their softmax",
+            kind=UNUSUAL, source="Ramapuram et al. 2024, sigmoid attention"),
+        "sigmoid, less log S": Line("1 / (1 + S * np.exp(-s))", "weights are the sigmoid of the scores less log S",
+            kind=UNUSUAL, source="Ramapuram et al. 2024, sigmoid attention"),
+        "ReLU": Line("np.maximum(s, 0)", "weights are the ReLU of the scores, not their softmax", kind=UNUSUAL),
+        "ReLU over S": Line("np.maximum(s, 0) / S", "weights are the ReLU of the scores, divided by S",
+            kind=UNUSUAL, source="Wortsman et al. 2023"),
+        **_of("top {b}", "softmax(np.where(s >= largest(s, {b}), s, -np.inf))",
+              "only the {b} largest scores of a query count", (1, *KEY_BLOCKS), "", UNUSUAL, "Gupta et al. 2021"),
     },
     "empty": {
         "0": Line("0.0", "a query without any key gets 0", "--empty-rows zero"),

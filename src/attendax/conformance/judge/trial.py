@@ -68,7 +68,7 @@ class Trial:
             options = options | {"key_lengths": np.maximum(options["key_lengths"], 1)}
         if "scale" in dict(form.off):
             sizes = dict(zip("NTD", (1, *inputs.arrays["query"].shape)[-3:], strict=True))
-            sizes |= dict(zip("SV", inputs.arrays["value"].shape[-2:], strict=True))
+            sizes |= dict(zip("SV", inputs.arrays["value"].shape[-2:], strict=True)) | {"np": np}
             options = options | {"scale": eval(form.line("scale").text, sizes)}
         if form.off and ((seen := by_rules(form, options, T, S)) != by_rules(LAW, options, T, S)).any():
             rest = {k: x for k, x in options.items() if k not in ("is_causal", "window")}
