@@ -102,7 +102,7 @@ def test_in_words():
     text = str(contract)
     assert "arrays    query, key, value as (B, T, N, D), fewer heads of keys allowed\n" in text
     assert "          window_size: window, both sides, -1 is no limit\n" in text
-    assert "          dropout_p: dropout, random\n" in text
+    assert "          dropout_p: changes nothing\n" in text
     assert "  window    a window is aligned to the end of the keys   (FlashAttention 2.3)\n" in text
     before, _, defects = text.partition("Defects: ")
     assert "one key ahead" in defects
@@ -118,7 +118,7 @@ def test_as_toml():
         "keywords": {"scale": "scale: a factor", "causal": "is_causal"},
         "required": {"scale": "D ** -0.5"},
         "means": {"causal": "aligned to the end", "empty": "the mean of the values"},
-        "unread": {"alibi_slopes": "no option that is known"},
+        "unread": {"alibi_slopes": "its name is not known"},
     }
 
 
@@ -200,7 +200,7 @@ def test_the_nearest_form_is_told():
 def test_a_call_that_never_returns(monkeypatch, tmp_path, capsys):
     (tmp_path / "endless.py").write_text("def attention(q, k, v):\n    while True:\n        pass\n", "utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(remote, "TIMEOUT", 0.5)
+    monkeypatch.setattr(describing, "CALL", 0.5)
     assert cli.main(["describe", "endless:attention"]) == 2
     assert "a call with 3 small arrays: no answer in 0.5 seconds" in capsys.readouterr().err
 
@@ -223,7 +223,42 @@ def test_ignored_is_what_is_so_as_each_that_it_may_be():
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True) @ v
 
-    assert described(rolled).unread == {"mask": "no option that is known"}
+    assert described(rolled).unread == {"mask": "no known meaning gives its effect"}
+
+
+def weighted(weights, norm=lambda x: x, scale=lambda S: 1.0):
+    """Attention in NumPy, (B, N, T, D), by other weights, norms of queries and keys, or a factor of the scale."""
+
+    def attention(query, key, value):
+        s = norm(query) @ norm(key).swapaxes(-1, -2) * query.shape[-1] ** -0.5 * scale(key.shape[-2])
+        return weights(s) @ value
+
+    return attention
+
+
+def shares(s, added=0.0):
+    top = np.maximum(s.max(-1, keepdims=True), 0)
+    e = np.exp(s - top)
+    return e / (e.sum(-1, keepdims=True) + added * np.exp(-top))
+
+
+@pytest.mark.parametrize(
+    ("fn", "axis", "value"),
+    [
+        (weighted(lambda s: shares(s, 1.0)), "weights", "softmax, 1 added"),
+        (weighted(lambda s: 1 / (1 + np.exp(-s))), "weights", "sigmoid"),
+        (weighted(lambda s: 1 / (1 + s.shape[-1] * np.exp(-s))), "weights", "sigmoid, less log S"),
+        (weighted(lambda s: np.maximum(s, 0)), "weights", "ReLU"),
+        (weighted(lambda s: np.maximum(s, 0) / s.shape[-1]), "weights", "ReLU over S"),
+        (weighted(lambda s: shares(np.where(s >= np.sort(s)[..., [-4]], s, -np.inf)) if s.shape[-1] > 4 else shares(s)),
+         "weights", "top 4"),
+        (weighted(shares, lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)), "norm", "unit"),
+        (weighted(shares, lambda x: x / np.sqrt((x**2).mean(-1, keepdims=True))), "norm", "root mean square"),
+        (weighted(shares, scale=np.log), "scale", "log(S)·1/√D"),
+    ],
+)  # fmt: skip
+def test_what_people_compute_instead_of_a_softmax_or_a_scale(fn, axis, value):
+    assert [(x.kind, x.axis, x.value) for x in described(fn).meanings()] == [("unusual", axis, value)]
 
 
 TOKENS_FIRST = """

@@ -145,7 +145,7 @@ class Describing:
                 return dataclasses.replace(form, word=found.how["causal"])
         return form
 
-    def _called(self, *given: Any, **more: Any) -> Answer:
+    def _called(self, /, *given: Any, **more: Any) -> Answer:
         """A call of the function; whether it gives several arrays is kept."""
         found = self.fn(*given, **more)
         self.several |= len(found) > 1

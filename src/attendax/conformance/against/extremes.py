@@ -77,7 +77,7 @@ def taken(ask: Ask, settle: Settle, form: Form, sizes: tuple[int, ...]) -> Form:
 def _bound(ask: Ask, form: Form, sizes: tuple[int, ...], sign: int) -> float:
     """The number to which scores beyond it are clipped, by the share of all keys but the first; else inf."""
     B, N, T, S, D, V = sizes
-    scale = eval(text_of("scale", form.how["scale"]), dict(B=B, N=N, T=T, S=S, D=D, V=V))
+    scale = eval(text_of("scale", form.how["scale"]), dict(np=np, B=B, N=N, T=T, S=S, D=D, V=V))
 
     def ratio(first: float, others: float) -> float | None:
         query, key, value = (0 * x for x in arrays(sizes))

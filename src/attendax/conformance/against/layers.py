@@ -184,7 +184,7 @@ def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
             query, key = (_rotated(y, how) for y in (query, key))
         else:
             query, key = (_norm_of_heads(p, y, name, how) for y, name in ((query, "query"), (key, "key")))
-    scores = query @ key.swapaxes(-1, -2) * eval(python(how["scale"]), sizes)
+    scores = query @ key.swapaxes(-1, -2) * eval(python(how["scale"]), {"np": np, **sizes})
     if how["causal"] == "yes":
         scores = np.where(np.tri(T, dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))

@@ -103,7 +103,8 @@ OPTIONS = {
         (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
         MASKS,
     ),
-    "bias": Row(("bias", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi", "attn_mask", "mask"),
+    "bias": Row(("bias", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi",
+         "rel_pos_bias", "relative_position_bias", "relative_bias", "rel_bias", "pos_bias", "attn_mask", "mask"),
         {"bias": ("added", "subtracted", "first batch", "first head"), "order": _of("order")},
         (lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),),
         {rank: RANKS[rank] for rank in ("BNTS", "NTS", "TS")}),
@@ -151,7 +152,10 @@ NO_LIMIT, NUMBERED = "is no limit", "is a number"  # a side of a window that is 
 PAIRS = (3, 0), (0, 2), (1, 1)  # windows of two sides
 NEGATIVE = (-1, -1), (-1, 0), (-1, 2), (2, -1)
 NONE = (None, 2), (1, None)
-HEADS = ("num_heads", "n_heads", "heads", "n_head", "h", "nhead")
+HEADS = (
+    "num_heads", "n_heads", "heads", "n_head", "h", "nhead", "num_attention_heads", "attention_heads", "head_count",
+    "num_q_heads",
+)  # fmt: skip
 GROUPED = ("enable_gqa",)
 DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p")
 RANDOM = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by

@@ -145,7 +145,7 @@ class Function:
     def __init__(self, fn: Any, path: str = "", *, in_process: bool = False) -> None:
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
         self.path = there or path or text.path_of(fn) or getattr(fn, "__name__", "a function")
-        self.spent = 0.0
+        self.spent, self.patience = 0.0, TIMEOUT
         try:
             self.subject: Subject = Worker("either", {"path": there}) if there else Here(fn)
             told = self.subject.start()
@@ -161,12 +161,12 @@ class Function:
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
         self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
 
-    def __call__(self, *arrays: Any, **options: Any) -> Results:
+    def __call__(self, /, *arrays: Any, **options: Any) -> Results:
         """One call; raises Failed where it raises, dies, or gives no arrays."""
         return self._run("", *arrays, **options)
 
     def _run(self, code: str, /, *arrays: Any, **options: Any) -> Results:
-        self.subject.allow(TIMEOUT)
+        self.subject.allow(self.patience)
         options = {k: {OBJECT: vars(x)} if isinstance(x, types.SimpleNamespace) else x for k, x in options.items()}
         try:
             found = self.subject.ask(Asked(arrays, options, code))

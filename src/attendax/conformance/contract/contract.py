@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from ..against.describing import OF_PLAIN
 from ..against.forms import LAW, Form, Option
 from ..against.options import MASKED, MASKING, NUMBER
 from ..conventions.form import Form as Conventions
@@ -37,7 +38,7 @@ class Contract:
         no_limit: Python for no limit in a window of two sides; empty where it is not known, or has none.
         square: whether it takes as many queries as keys alone.
         names: all of its parameters.
-        idle: those that were given other values, which changed nothing.
+        idle: those that were given other values, which did not change its first result, and what they did, in words.
         calls: the number of calls that were made.
         seconds: CPU seconds that they took.
         cut: whether the limit of time ended it.
@@ -71,8 +72,11 @@ class Contract:
 
     def meanings(self) -> Iterator[Meaning]:
         """Each value that is not the law's."""
+        of_plain = any(self.conventions.kind(axis) == DEFECT for axis in OF_PLAIN)
         for axis, value in self.conventions.off:
             line = self.conventions.line(axis)
+            if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
+                continue  # what is off in the plain call may look like it
             yield Meaning(axis, value, line.kind, line.words, line.source)
         if always := self.form.how["always"]:
             kind = DEFECT if Conventions().but(causal=always).kind("causal") == DEFECT else UNUSUAL
@@ -107,8 +111,8 @@ class Contract:
             "keywords",
             [
                 *keywords,
-                *(f"{x}: dropout, random" for x in self.dropout),
-                *(f"{x}: changes nothing" for x in self.idle),
+                *(f"{x}: {self._of_dropout()}" for x in self.dropout),
+                *self.idle,
             ],
         )
         if form.word:
@@ -124,6 +128,11 @@ class Contract:
         if self.unread:
             yield from ("", "Not understood")
             yield from (f"  {name}: {why}" for name, why in self.unread.items())
+
+    def _of_dropout(self) -> str:
+        """Words for its dropout, by a call at a rate of 0.5."""
+        seen = self.form.how["dropout"]
+        return "dropout" + f", {seen}" * bool(seen) if seen != "drops nothing" else "changes nothing"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -27,6 +27,8 @@ OTHERS = 4.0  # that of other frameworks
 WAITING = 120.0  # seconds on the clock, of a function that waits
 PACKS = "cu_seqlens_q", "cu_seqlens_k"
 ADDED = "added, -inf drops"
+WHY = "its name is not known", "no known meaning gives its effect"
+CALL = 15.0  # seconds that a call of small arrays may take
 NEXT = "; write a function of query, key and value, (B, N, T, D), around it, and describe that"
 
 
@@ -45,6 +47,7 @@ class Describer(Describing):
 
     def __init__(self, fn: Function, seconds: float | None = None) -> None:
         super().__init__(fn)
+        fn.patience = CALL
         self.arrays = ""  # the framework, from its first answer on
         self.seconds, self.calls, self.begun, self.since = seconds, 0, self._cores(), time.monotonic()
 
@@ -59,7 +62,7 @@ class Describer(Describing):
         """The limit."""
         return self.seconds or SECONDS.get(self.arrays or "jax", OTHERS)
 
-    def _called(self, *given: Any, **more: Any) -> Answer:
+    def _called(self, /, *given: Any, **more: Any) -> Answer:
         self.calls += 1
         most = self._most()
         if self.calls % 4 == 0 and (self.spent() > most or time.monotonic() - self.since > max(WAITING, most)):
@@ -83,6 +86,9 @@ class Describer(Describing):
         if not form:
             more = f" within {self._most():.0f} CPU seconds (--limit SECONDS gives more)" if cut else ""
             layout, nearest = self._nearest()
+            if self._draws():
+                said = "two equal calls give different results: switch off what it draws at random"
+                raise Refusal(f"{self.fn.path}: {said}")
             no = NoFormula(f"{self.fn.path}: no formula that is known gives its plain call{more}; {nearest}{NEXT}")
             no.layout = layout
             raise no
@@ -90,34 +96,39 @@ class Describer(Describing):
         for name in (x for x in self._free() if cut and x not in (*taken, *unread, *form.given)):
             unread[name] = "no time to find out; --limit SECONDS gives more"
         square = self.sizes == SQUARE and not form.pack.startswith("qkv")
-        said = {SEVERAL: "", NOT_TAKEN: "no option that is known"}
-        unread = {k: said.get(x, x) for k, x in unread.items() if k not in DROPOUT and said.get(x, x)}
+        known, no_need = {name for row in OPTIONS.values() for name in row.names}, {SEVERAL: ""}
+        unread = {k: WHY[k in known] if x == NOT_TAKEN else x for k, x in unread.items()}
+        unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT and no_need.get(x, x)}
         dropout = tuple(x for x in self.fn.names if x in DROPOUT)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}
-        idle = tuple(x for x in unread if self._changes_nothing(form, x))
+        idle = {x: words for x in unread if (words := self._idle(form, x))}
         unread = {k: x for k, x in unread.items() if k not in idle}
+        told = tuple(f"{name}: {words}" for name, words in idle.items())
         return Contract(
-            self.fn.path, form, unread, dropout, self._no_limit(form), square, tuple(self.fn.names), idle,
+            self.fn.path, form, unread, dropout, self._no_limit(form), square, tuple(self.fn.names), told,
             self.calls, self.spent(), cut,
         )  # fmt: skip
 
-    def _changes_nothing(self, form: Form, name: str) -> bool:
-        """Tell whether a parameter that is a number or a switch may have other values, and the result is the same."""
+    def _idle(self, form: Form, name: str) -> str:
+        """Words for a parameter that may have other values, by which its first result is the same; else nothing."""
         default = self.fn.defaults.get(name)
         if isinstance(default, bool):
             others: tuple[Any, ...] = (not default,)
         elif isinstance(default, int):
-            others = (2 * default, default // 2) if default > 1 else (1 - default, 2)
+            others = (2, 3, 2 * default) if default > 1 else (1 - default, 2)
         elif isinstance(default, float):
             others = (2 * default, default / 2) if default else (0.5, 1.0)
         else:
-            return False
+            return ""
         plain, probe = form.keeping(x for x in form.options if not form.options[x].name), self._probe({})
-        right, found = Subject(self.fn, form).right(probe), list[Answer]()
+        right, found, several = self._right(form, probe), list[Answer](), self.several
+        self.several = False
         with contextlib.suppress(OutOfTime):
             given = ({**form.given, name: x} for x in others)
             found = [self.answer(dataclasses.replace(plain, given=x), probe) for x in given]
-        return any(found) and all(distance(x, right) <= TOLERANCE for x in found if x)
+        more, self.several = self.several and not several, several
+        same = any(found) and all(distance(x[:1], right[:1]) <= TOLERANCE for x in found if x)
+        return ("gives more results" if more else "changes nothing") if same else ""
 
     def _no_limit(self, form: Form) -> str:
         """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""
@@ -141,6 +152,8 @@ class Describer(Describing):
         if not failed.said:
             asks = ", ".join(self.fn.required) or "nothing"
             return f"{self.fn.path} has to be given {asks}, expected query, key and value, or one array of them{NEXT}"
+        if failed.said.startswith("it gives"):
+            return f"{self.fn.path}: {failed.said}{NEXT}"
         said = f"each of the {self.calls} calls that were tried raises; the first said: {failed.said}"
         return f"{self.fn.path}: {said}{NEXT}"
 
@@ -159,6 +172,13 @@ class Describer(Describing):
             return "", "no call gives an array of the shape of a result"
         share, _, words, nearest = min(near)
         return nearest, f"{words}, where {share:.0%} of the results differ"
+
+    def _draws(self) -> bool:
+        """Tell whether a plain call gives something else the second time."""
+        for form, probe, found in list(self._plain_answers())[:1]:
+            again = Subject(self._called, form).answer(probe)
+            return not isinstance(again, Failed) and not np.allclose(again[0], found, atol=1e-4, equal_nan=True)
+        return False
 
     def _plain_answers(self) -> Iterator[tuple[Form, Probe, np.ndarray]]:
         """Results without options that have the shape of one, and the forms by which they were asked for."""

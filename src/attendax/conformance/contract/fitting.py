@@ -51,6 +51,7 @@ def lacks(form: Form) -> dict[str, str]:
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
     found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.layout), said)
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)
+    found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D"] * form.pack.startswith("qkv"), said)
     return found | dict.fromkeys(["V != D"] * form.pack.startswith("kv"), said)
 
@@ -221,10 +222,9 @@ class _Fit:
             given = ", ".join(f"{k}={x}" for k, x in zip(form.by_name, parts, strict=True))
         else:
             given = ", ".join(parts)
-        several = form.first or form.options.get("return_lse")
         out = BACK[form.outcome].format(x="out")
         lines += [f"found = fn({given}, **options)"]
-        lines += ["out = found[0] if isinstance(found, (tuple, list)) else found" if several else "out = found"]
+        lines += ["out = found[0] if isinstance(found, (tuple, list)) else found"]
         lines += [f"out = {out}"] if out != "out" else []
         if not (lse and not self.loops):
             return [*lines, "return out"]
@@ -242,8 +242,7 @@ class _Fit:
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
         own = f"{{k: x[{index}] if getattr(x, 'ndim', 0) == 4 else x for k, x in options.items()}}"
         lines = [f"rows = [fn({', '.join(given)}, **{own}) {loop}]"]
-        first = form.first or form.options.get("return_lse")
-        lines += ["rows = [x[0] for x in rows]"] if first else []
+        lines += ["rows = [x[0] if isinstance(x, (tuple, list)) else x for x in rows]"]
         lines += ["rows = [x.swapaxes(0, 1) for x in rows]"] if form.layout == "TND" else []
         whole = ".reshape(B, N, T, -1)" if len(self.loops) == 2 else ""
         return [*lines, f"return xp.stack(rows, {1 if index == ':, n' else 0}){whole}"]

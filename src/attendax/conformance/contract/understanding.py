@@ -15,13 +15,14 @@ from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign
 from ..worker.calling import Worker
+from ..worker.errors import Died, Failed
 from ..worker.place import path_in_other_process
 from . import fitting, pinning
 from .contract import Contract, Meaning
 from .describing import Describer
 
 TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
-UNREAD = "{0} was never given another value than its default: what it means is not known; --ignore {0} accepts that"
+UNREAD = "{0} is not understood: {1}; --ignore {0} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
 
 
@@ -120,7 +121,8 @@ def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator
             yield IF_MEANT.format(x.words, x.axis, x.value)
     if not report.failures:  # what is wrong comes first: it may be the reason why nobody knows what the others mean
         ignored = {*settled.ignored, *settled.pinned.get("unread", ())}
-        yield from (UNREAD.format(x) for x in contract.unread if x in contract.names and x not in ignored)
+        unread = {x: why for x, why in contract.unread.items() if x in contract.names and x not in ignored}
+        yield from (UNREAD.format(x, why) for x, why in unread.items())
     if settled.file:
         yield from pinning.differences(contract, settled.pinned, settled.file)
 
@@ -148,7 +150,9 @@ def understood(path: str) -> Understood | None:
         return Understood(function.subject, describer.contract())
     except Refusal as refusal:
         of_protocol = len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant
-        if of_protocol and getattr(refusal, "layout", "") in ("", "BNTD"):
+        cause = refusal.__cause__  # of sizes that it does not take, perhaps
+        answers = isinstance(cause, Failed) and not isinstance(cause, Died) and not cause.said.startswith("it gives")
+        if of_protocol and (answers or getattr(refusal, "layout", "") == "BNTD"):
             return Understood(function.subject, None)
         function.subject.close()
         raise

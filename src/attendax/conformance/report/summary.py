@@ -93,6 +93,7 @@ def summary(report: Outcomes) -> str:
         said += _without_reason(report)
     elif report.judged:
         little = ", and too little was judged" if report.coverage.gaps else ""
+        little = ", but what it means is not settled" if report.unsettled else little
         said = f"Nothing is wrong in {cases}{little}: {counts}."
     else:
         said = f"Nothing was judged, so nothing is shown{f': {counts}' if counts else ''}."
