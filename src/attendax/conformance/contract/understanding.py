@@ -24,8 +24,6 @@ from .describing import Describer
 TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
 UNREAD = "{0} is not understood: {1}; --ignore {0} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
-
-
 OF_NUMBERS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
 
 
@@ -48,9 +46,7 @@ class Understood(NamedTuple):
     """A function that was described in a process of its own, which goes on to be judged."""
 
     worker: Worker
-    contract: (
-        Contract | None
-    )  # None if it is called by the protocol of `attendax check` and no formula gives its results
+    contract: Contract | None  # None if no formula gives its results, and it is called by the protocol
 
     def settings(self) -> dict[str, Any]:
         """The settings of ``implement`` by which it is judged."""
