@@ -229,7 +229,7 @@ QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in READINGS]
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.hours]) for name in READINGS]
 )
 def test_a_function_as_people_write_it(name):
     """A right one passes without a flag; of a wrong one the first cause, or what is unsettled, says what is off."""
