@@ -261,6 +261,22 @@ def test_what_people_compute_instead_of_a_softmax_or_a_scale(fn, axis, value):
     assert [(x.kind, x.axis, x.value) for x in described(fn).meanings()] == [("unusual", axis, value)]
 
 
+def test_three_arrays_that_are_joined_on_the_last_axis():
+    """As GPT-2 and timm have them: (B, T, 3 C) and a number of heads."""
+
+    def joined(qkv, n_head):
+        B, T, C = qkv.shape
+        q, k, v = qkv.reshape(B, T, 3, n_head, C // 3 // n_head).transpose(2, 0, 3, 1, 4)
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(B, T, -1)
+
+    contract = described(joined)
+    assert "query, key, value in one array as (B, T, 3·N·D)" in str(contract)
+    assert contract.form.heads == "n_head"
+    assert not list(contract.meanings())
+
+
 TOKENS_FIRST = """
 import numpy as np
 

@@ -218,8 +218,11 @@ def _layout(form: Form) -> str:
     pack, _, axis = form.pack.partition(" ")
     axes = list(form.layout.replace("(ND)", "*"))
     axes = ["N D" if x == "*" else x for x in axes]
-    if pack:
-        axes.insert(int(axis), {"qkv": "3", "kv": "2"}[pack])
+    count = {"qkv": "3", "kv": "2"}.get(pack, "")
+    if axis == "-1":
+        axes[-1] = f"{count} {axes[-1]}"
+    elif pack:
+        axes.insert(int(axis), count)
     gives = f" and gives ({', '.join(form.returned.replace('(ND)', '*')).replace('*', 'N D')})" if form.returned else ""
     return f"takes {pack + ' ' if pack else ''}({', '.join(axes)}){gives}"
 

@@ -25,6 +25,8 @@ SIDE = {  # of a window that is two numbers: whether one that is negative is no 
 }  # fmt: skip
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
+# the axis on which arrays are stacked, and the layout of each; on the last one they are joined
+PACKED = (*itertools.product((2, 3, 1, 0), ("BTND", "BNTD", "TBND")), (-1, "BT(ND)"))
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in TABLE} | {
@@ -116,7 +118,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
     plain = [
         dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}", order=", ".join(order))
-        for order, pack, axis, layout in itertools.product(orders, packs, (2, 3, 1, 0), ("BTND", "BNTD", "TBND"))
+        for order, pack, (axis, layout) in itertools.product(orders, packs, PACKED[: None if heads else -1])
         if pack == "qkv" or order[0] == "query"
     ] + [
         dataclasses.replace(form, layout=layout, order=", ".join(order))

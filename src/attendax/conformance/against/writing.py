@@ -19,6 +19,11 @@ def adapter(a: Form, b: Form) -> str:
     return _Adapter(a, b).text()
 
 
+def joining(axis: str) -> str:
+    """The function that packs arrays: on the last axis they are joined."""
+    return "xp.concatenate" if axis == "-1" else "xp.stack"
+
+
 class _Adapter(Keywords):
     """Lines, as they are found to be needed."""
 
@@ -51,6 +56,10 @@ class _Adapter(Keywords):
         pack, _, axis = a.pack.partition(" ")
         names = a.order if pack == "qkv" else a.order.removeprefix("query, ")
         lines = [f"{names} = xp.moveaxis({pack}, {axis}, 0)"] if pack else []
+        if pack and axis == "-1":
+            count = len(names.split(", "))
+            part = f"{pack}[..., n * ({pack}.shape[-1] // {count}) : (n + 1) * ({pack}.shape[-1] // {count})]"
+            lines = [f"{names} = ({part} for n in range({count}))"]
         lines += [f"heads = {a.heads}"] if a.heads not in ("", "heads") else []
         into = OUT_OF[a.layout]
         lines += ["B = query.shape[0]"] if "B," in into else []
@@ -98,7 +107,7 @@ class _Adapter(Keywords):
         if pack:
             parts = [into.format(x=x) for x in b.order.split(", ")]
             alone = parts[:1] if pack == "kv" else []
-            arrays = ", ".join([*alone, f"xp.stack([{', '.join(parts[len(alone) :])}], {axis})"])
+            arrays = ", ".join([*alone, f"{joining(axis)}([{', '.join(parts[len(alone) :])}], {axis})"])
         elif b.by_name:
             arrays = ", ".join(f"{k}={into.format(x=x)}" for k, x in zip(b.by_name, b.order.split(", "), strict=True))
         given = ", ".join([arrays, *(f"{k}={x}" for k, x in self.words.items())])

@@ -191,11 +191,16 @@ def _rows(title: str, entries: list[str]) -> Iterator[str]:
         yield f"  {title if not k else '':<9} {entry}"
 
 
+COUNT = {"qkv": "3", "kv": "2"}  # of the arrays in one
+
+
 def _axes(layout: str, pack: str = "") -> str:
     axes = ["N·D" if x == "*" else x for x in layout.replace("(ND)", "*")]
     name, _, axis = pack.partition(" ")
-    if name:
-        axes.insert(int(axis), {"qkv": "3", "kv": "2"}[name])
+    if axis == "-1":
+        axes[-1] = f"{COUNT[name]}·{axes[-1]}"
+    elif name:
+        axes.insert(int(axis), COUNT[name])
     return f"({', '.join(axes)})"
 
 

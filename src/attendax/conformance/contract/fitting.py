@@ -9,7 +9,7 @@ from ..adapters.implementation import OPTIONS as PROTOCOL
 from ..against.forms import Form
 from ..against.options import BACK, INTO, MEANINGS, NUMBER, REACH, WIDE, WORD, back, to
 from ..against.remote import IMPORTS, import_line
-from ..against.writing import LN_2
+from ..against.writing import LN_2, joining
 from ..conventions.form import LAW as BY_LAW
 
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
@@ -217,7 +217,7 @@ class _Fit:
         parts = [INTO[form.layout].format(x=x) for x in form.order.split(", ")]
         if pack:
             alone = 1 if pack == "kv" else 0
-            given = ", ".join([*parts[:alone], f"xp.stack([{', '.join(parts[alone:])}], {axis})"])
+            given = ", ".join([*parts[:alone], f"{joining(axis)}([{', '.join(parts[alone:])}], {axis})"])
         elif form.by_name:
             given = ", ".join(f"{k}={x}" for k, x in zip(form.by_name, parts, strict=True))
         else:
