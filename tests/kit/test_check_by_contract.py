@@ -143,7 +143,8 @@ def test_no_verdict_before_a_form_is_found(here, capsys):
     status, said = run(capsys, "squared")
     assert status == 1
     assert "Nothing was judged" in said
-    assert "no formula that is known gives its plain call; nearest: query, key, value as (B, T, N, D)" in said
+    assert "mine:squared: no formula that is known gives its plain call" in said
+    assert "nearest: query, key, value as (B, T, N, D)" in said
 
 
 def test_results_of_several_and_methods(here, capsys):
