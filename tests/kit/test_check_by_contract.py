@@ -164,6 +164,18 @@ def test_calls_that_differ_give_nothing_or_do_not_return(here, capsys, monkeypat
     assert (status, "a call with 3 small arrays: no answer in 0.5 seconds" in said) == (2, True)
 
 
+def test_a_script_calls_the_function_in_its_own_way(here, capsys):
+    assert cli.main(["check", "mine:ahead", "--reproduce", "causal", "--seed", "7"]) == 1
+    assert "def adapted(query, key, value, *, is_causal=False):" in capsys.readouterr().out
+
+
+def test_what_is_settled_of_a_function_that_is_not_described_is_refused(here, capsys):
+    status, said = run(capsys, "right", "--arrays", "numpy", "--expect", "scale=1")
+    assert (status, "--expect is of a function that is described first" in said) == (2, True)
+    with pytest.raises(ValueError, match="described first"):
+        check("contract.in_numpy:btnd", arrays="numpy", ignore=["scale"], **FORWARD)
+
+
 def test_a_contract_file_pins_it(here, capsys):
     assert cli.main(["describe", "mine:right", "--save", "right.toml"]) == 0
     capsys.readouterr()

@@ -91,6 +91,8 @@ def check(
     settings |= {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, "in_process": in_process}
     make, keep = functools.partial(implement, fn, **settings), isinstance(fn, Implementation)
     path = "" if said else path_of(fn)
+    if not path and (contract or expect or ignore):
+        raise ValueError("check: contract, expect and ignore are of a function that is described first")
     return judged(make, how, only, level, known_failures, Telling(progress), keep=keep, path=path, settled=settled)
 
 

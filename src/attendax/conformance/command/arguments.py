@@ -102,6 +102,7 @@ ACTIONS: dict[Any, dict[str, Any]] = {  # of a name, or a type
     list: {"nargs": "+", "action": "extend"},
 }
 DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest"}
+SETTLING = tuple(GROUPS["what it may mean"])
 CALLED, NUMBERS = tuple(GROUPS["how the function is called"]), tuple(GROUPS["what is judged"])
 WRITTEN = (*REPORTS, "quiet", "reproduce")
 SAID = """\
@@ -177,6 +178,10 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
     """The keywords of ``judged`` by which it describes a function first: unless it was said how it is called."""
     said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "lib", "onnx")) or args.in_process
     if said or not (path := path_of(args.target)):
+        if given := [name for name in SETTLING if getattr(args, name) is not None]:
+            raise Refusal(
+                f"--{given[0]} is of a function that is described first: leave out what says how it is called"
+            )
         return {}
     pairs = [pair.partition("=") for pair in args.expect or ()]
     if wrong := ["".join(pair) for pair in pairs if pair[2] == "" or pair[0] not in AXES]:

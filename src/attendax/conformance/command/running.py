@@ -32,6 +32,7 @@ from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
 from ..checking import judged
+from ..contract.understanding import understood
 from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
@@ -145,7 +146,8 @@ def _list_cases(args: argparse.Namespace) -> int:
 def _reproduce(args: argparse.Namespace) -> int:
     how = how_of(args)
     with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as after:
-        made = arguments.implementation(args, how)
+        found = understood(path) if (path := arguments.described(args).get("path", "")) else None
+        made = arguments.implementation(args, how, **(found.settings() if found else {}))
         after.callback(subject_of(made).close)
         taken, case = _as_printed(made, args.reproduce, how)
         outcome = judge(taken, case, how._replace(claims=(case.claim,)))  # who names a case asks it
