@@ -245,8 +245,8 @@ def implementation(args: argparse.Namespace, how: How, **more: Any) -> Implement
 
 def refuse_with_all(args: argparse.Namespace) -> None:
     """Options of a single function."""
-    single = ("target", *CALLED, "device", "sizes", "known_failures", "require", "claims", "reproduce", *REPORTS)
-    for name in single:
+    single = ("target", *CALLED, *SETTLING, "device", "sizes", "known_failures", "require", "claims", "reproduce")
+    for name in (*single, *REPORTS):
         if getattr(args, name) is not None:
             shown = f"the function {args.target}" if name == "target" else f"--{name.replace('_', '-')}"
             which = "--all-models runs every model" if args.all_models else "--all-installed runs every adapter"

@@ -50,7 +50,9 @@ NOBODY = (
     "name a function as module:function, or an adapter, before the options; or --exec, --lib, --onnx, --all-installed"
 )
 NAME = "attention"  # of the function, where a file has several
-PASSED_ON = (*CALLED, *NUMBERS, "repeat", "device", "require", "thorough", "timeout", "total_timeout")
+PASSED_ON = (
+    *CALLED, *NUMBERS, "expect", "ignore", "repeat", "device", "require", "thorough", "timeout", "total_timeout",
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
@@ -174,6 +176,8 @@ def _judge_all(args: argparse.Namespace) -> int:
     files = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
     if not files:
         raise Refusal(f"--candidates {args.candidates}: there is no file *.py in this folder")
+    if args.contract is not None:
+        raise Refusal("--contract pins one function: leave it out with --candidates")
     if args.workers is not None and args.workers < 1:
         raise Refusal(f"--workers got {args.workers}, expected 1 or more")
     running: set[subprocess.Popen[str]] = set()
