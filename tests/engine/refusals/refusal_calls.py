@@ -287,12 +287,18 @@ def assert_refused(name, given, error, *facts, traced=True):
     """Every twin refuses in the same words, returned; the first line names the function and states the facts."""
     twins = ("spec", "ops", "attendax") if name == "attention" else ("spec", "ops")
     facts = f"{SPEAKS_AS.get(name, name)}: ", *facts
-    messages = {twin: assert_refuses(lambda twin=twin: call(twin, name, given), error, *facts) for twin in twins}
+
+    def message_of(calling):
+        return assert_refuses(calling, error, *facts).replace(
+            "jnp.broadcast_to", "np.broadcast_to"
+        )  # advice for its arrays
+
+    messages = {twin: message_of(lambda twin=twin: call(twin, name, given)) for twin in twins}
     message = messages["spec"]
     assert message.startswith(facts[0]), message
     assert set(messages.values()) == {message}, messages
     if traced:
-        under_jit = assert_refuses(lambda: call_traced(name, given), error)
+        under_jit = message_of(lambda: call_traced(name, given))
         assert under_jit == message, (under_jit, message)
     return message
 
