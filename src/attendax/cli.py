@@ -13,6 +13,7 @@ from attendax.commands import embed, search
 from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import did_you_mean, one_line
+from attendax.successors import successor
 
 FOLDERS = {
     "inputs": "write the cases of check as folders, for a program that runs anywhere",
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
         The exit status: 0 well, 1 the check failed, 2 refused (said why on standard error).
     """
     argv = sys.argv[1:] if argv is None else argv
+    if line := successor(argv):
+        print(f"attendax {line}", file=sys.stderr)
+        return REFUSED
     try:
         args = _parsed(argv)
     except BrokenPipeError:  # of --version and --help

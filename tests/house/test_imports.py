@@ -30,6 +30,7 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "rotary": {"checks"},
     "scores": {"checks", "integers"},
     "exits": set(),
+    "successors": set(),
     "extras": set(),
     "legible": set(),
     "writing": {"exits"},
@@ -50,7 +51,7 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     | DOOR
     | {"explanation", "spec", "ops", "encoders", "conformance", "compat", "learn"},  # attendax itself
     "commands": {"", "encoders", "exits", "extras", "figures", "learn", "legible", "masks", "spec", "writing"},
-    "cli": {"commands", "conformance", "exits", "kernels", "legible"},
+    "cli": {"commands", "conformance", "exits", "kernels", "legible", "successors"},
     "__main__": {"cli", "exits"},
 }
 OF_A_RUN = {"report", "judge", "conventions", "worker", "adapters", "cases"}

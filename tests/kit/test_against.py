@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -435,18 +434,6 @@ def test_the_command_refuses_in_a_line(monkeypatch, tmp_path, capsys):
 def test_a_folder_of_results_is_refused():
     with pytest.raises(Refusal, match="`attendax judge mine` judges them"):
         diff("folder:mine", plain)
-
-
-def test_a_library_beside_a_function(tmp_path):
-    if not shutil.which("cc"):
-        pytest.skip("there is no cc")
-    library = tmp_path / "attention.so"
-    source = pages.ROOT / "docs" / "examples" / "c" / "attention.c"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
-    found = diff(f"lib:{library}", plain)
-    assert found.explained, found.text()
-    assert [difference.name for difference in found.differences] == ["empty"]
-    assert found.around == "B"
 
 
 @pytest.mark.slow

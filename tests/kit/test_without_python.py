@@ -1,4 +1,4 @@
-"""What is judged and is no function of Python: a program by ``--exec``, a library by ``--lib``."""
+"""What is judged and is no function of Python: a program by ``--exec``."""
 
 import json
 import os
@@ -167,25 +167,7 @@ REFUSED = {
     "not executable": (["--exec", "./plain.txt"], "'./plain.txt' may not be executed: chmod +x ./plain.txt"),
     "no quotes": (["--exec", "./a 'b"], "cannot be read: No closing quotation"),
     "two": (["mine:attention", "--exec", "./a"], "name one of FUNCTION and --exec"),
-    "a signature alone": (["mine:attention", "--signature", "a.json"], "name that by --lib FILE"),
-    "no library": (["--lib", "./nothing.so"], "the library ./nothing.so cannot be loaded: there is no such file"),
-    "no library but text": (["--lib", "./plain.txt"], "the library ./plain.txt cannot be loaded: "),
-    "no signature": (["--lib", "a.so", "--signature", "no.json"], "no.json cannot be read: No such file"),
-    "a signature of text": (["--lib", "a.so", "--signature", "plain.txt"], "plain.txt cannot be read: it is no JSON"),
-    "a newer signature": (["--lib", "a.so", "--signature", "new.json"], "is of schema 99, this version reads 1"),
-    "an unknown word": (
-        ["--lib", "a.so", "--signature", "word.json"],
-        "the order of forward has 'Q', expected some of",
-    ),
-    "a doubled word": (["--lib", "a.so", "--signature", "twice.json"], "the order of forward has 'key' twice"),
-    "a misplaced word": (
-        ["--lib", "a.so", "--signature", "grad.json"],
-        "the order of forward has 'grad_key', which is of backward",
-    ),
-    "a number as a symbol": (["--lib", "a.so", "--signature", "3.json"], "the symbol of forward is 3, expected a name"),
-    "an unknown setting": (["--lib", "a.so", "--signature", "size.json"], "the forward has 'size', expected some of"),
     "writes nothing": (["--exec", "true"], "fails on the plainest call, float32: out.npy was not written"),
-    "no out": (["--lib", "a.so", "--signature", "out.json"], "the order of forward lacks 'out'"),
 }
 
 
@@ -194,14 +176,6 @@ def test_refused_in_one_line(what, tmp_path, monkeypatch, capfd):
     """With exit status 2, and what to do."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.txt").write_text("1 2 3")
-    for name, told in (("new", {"schema": 99, "forward": {}}), ("word", {"forward": {"order": ["Q"]}})):
-        (tmp_path / f"{name}.json").write_text(json.dumps(told))
-    first = ["query", "key", "value", "out"]
-    for name, told in (("twice", {"order": [*first, "key"]}), ("grad", {"order": [*first, "grad_key"]})):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"forward": told}))
-    for name, told in (("3", {"symbol": 3}), ("size", {"size": "int32"})):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"forward": told}))
-    (tmp_path / "out.json").write_text(json.dumps({"forward": {"order": ["query", "key", "value"]}}))
     words, said = REFUSED[what]
     assert main(["check", *words, "--quiet"]) == 2
     error = capfd.readouterr().err.strip()

@@ -1,5 +1,5 @@
 /* Attention and its gradients, a tile of keys at a time: memory does not grow with T times S. */
-#include "attendax.h"
+#include "attention.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,10 +10,9 @@ static double dot(const float *x, const float *y, int64_t size) {
     return sum;
 }
 
-int attendax_forward(const float *query, const float *key, const float *value, const float *bias,
-                     const uint8_t *allowed, float *out, float *lse, int64_t B, int64_t N, int64_t G, int64_t T,
-                     int64_t S, int64_t D, int64_t V, float scale, float softcap) {
-    if (bias || softcap) return ATTENDAX_NOT_OFFERED;
+void attention_forward(const float *query, const float *key, const float *value, const uint8_t *allowed, float *out,
+                       float *lse, int64_t B, int64_t N, int64_t G, int64_t T, int64_t S, int64_t D, int64_t V,
+                       float scale) {
     for (int64_t row = 0; row < B * N * T; row++) {
         int64_t head = row / T, shared = head / N * G + head % N / (N / G);
         const float *k = key + shared * S * D, *v = value + shared * S * V;
@@ -43,16 +42,14 @@ int attendax_forward(const float *query, const float *key, const float *value, c
         for (int64_t c = 0; c < V; c++) out[row * V + c] = total == 0 ? 0 : mixed[c] / total;
         if (lse) lse[row] = most + log(total);
     }
-    return ATTENDAX_DONE;
 }
 
-int attendax_backward(const float *query, const float *key, const float *value, const float *bias,
-                      const uint8_t *allowed, const float *cotangent_out, const float *cotangent_lse,
-                      float *grad_query, float *grad_key, float *grad_value, float *grad_bias, int64_t B, int64_t N,
-                      int64_t G, int64_t T, int64_t S, int64_t D, int64_t V, float scale, float softcap) {
-    if (bias || grad_bias || softcap) return ATTENDAX_NOT_OFFERED;
+void attention_backward(const float *query, const float *key, const float *value, const uint8_t *allowed,
+                        const float *cotangent_out, const float *cotangent_lse, float *grad_query, float *grad_key,
+                        float *grad_value, int64_t B, int64_t N, int64_t G, int64_t T, int64_t S, int64_t D, int64_t V,
+                        float scale) {
     float *out = malloc((B * N * T * (V + 1) + 1) * sizeof(float)), *lse = out + B * N * T * V;
-    attendax_forward(query, key, value, bias, allowed, out, lse, B, N, G, T, S, D, V, scale, softcap);
+    attention_forward(query, key, value, allowed, out, lse, B, N, G, T, S, D, V, scale);
     int64_t queries = B * N * T * D, keys = B * G * S * D, values = B * G * S * V;
     double *dq = calloc(queries + keys + values + 1, sizeof(double)), *dk = dq + queries, *dv = dk + keys;
     for (int64_t start = 0; start < S; start += TILE)
@@ -75,5 +72,4 @@ int attendax_backward(const float *query, const float *key, const float *value, 
     for (int64_t c = 0; c < values; c++) grad_value[c] = dv[c];
     free(dq);
     free(out);
-    return ATTENDAX_DONE;
 }

@@ -1,5 +1,5 @@
 /* `program FOLDER`: reads the folder of a case, calls attention.c, and writes the results beside it. */
-#include "attendax.h"
+#include "attention.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static double number(const char *name) { /* after "name": */
     return found ? strtod(found + strlen(key), NULL) : 0;
 }
 
-static void *array(const char *name) { /* the numbers of an .npy; NULL where the case has no such array */
+static void *array(const char *name) { /* the numbers of an .npy; NULL if the case has no such array */
     FILE *file = opened(name, ".npy", "rb");
     if (!file) return NULL;
     unsigned char head[10];
@@ -89,10 +89,10 @@ int main(int count, char **words) {
     float *dq = result("grad_query", B * N * T * D), *dk = result("grad_key", B * G * S * D);
     float *dv = result("grad_value", B * G * S * V);
     if (out)
-        attendax_forward(query, key, value, NULL, allowed, out, lse, B, N, G, T, S, D, V, number("scale"), 0);
+        attention_forward(query, key, value, allowed, out, lse, B, N, G, T, S, D, V, number("scale"));
     else
-        attendax_backward(query, key, value, NULL, allowed, array("cotangent_out"), array("cotangent_lse"), dq, dk, dv,
-                          NULL, B, N, G, T, S, D, V, number("scale"), 0);
+        attention_backward(query, key, value, allowed, array("cotangent_out"), array("cotangent_lse"), dq, dk, dv, B, N,
+                           G, T, S, D, V, number("scale"));
     write_array("out", out, B, N, T, V);
     write_array("lse", lse, B, N, T, 0);
     write_array("grad_query", dq, B, N, T, D);

@@ -42,7 +42,7 @@ def check(
 
     Args:
         fn: the function, as the docstring of ``attendax.conformance`` has it; or its path "module:function"; or that of
-            a program or a C library, "exec:./prog {case}" or "lib:FILE"; or an ``Implementation``.
+            a program, "exec:./prog {case}"; or an ``Implementation``.
         adapter: the name of one that ships, an ``Adapter``, or a function ``call(fn, query, key, value, **options)``; a
             path has its own where one ships.
         backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,

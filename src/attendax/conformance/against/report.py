@@ -78,7 +78,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
 
     Args:
         a, b: functions of (query, key, value, ...), in any layout and with keywords of any name that is known; or
-            the paths of such, "module:function", "exec:COMMAND", "lib:FILE", "onnx:FILE", or the names of adapters that
+            the paths of such, "module:function", "exec:COMMAND", "onnx:FILE", or the names of adapters that
             ship. A path, and a function that a module has, runs in a process of its own.
         layers: whether they are functions of (params, x) instead; ``layers.shapes`` has the names of the weights.
         heads: of the layers.

@@ -35,9 +35,7 @@ ALIGNED = "start unless given; end; or decode: the start, but a single query see
 GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
     "what is no function of Python": {
         "exec": (str, '"./prog {case}"', "a program that reads the folder of a case and writes its results there"),
-        "lib": (str, "FILE", "a library with C functions, as attendax.h has them"),
         "onnx": (str, "FILE", "a model of ONNX, run by onnxruntime"),
-        "signature": (str, "FILE", "which functions of the library, and the order of their arguments, as JSON"),
     },
     "how the function is called": {
         "adapter": (str, "NAME", "one that ships, or module:function of your own"),
@@ -137,15 +135,13 @@ def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **oth
 
 def target(args: argparse.Namespace) -> str | None:
     """The path of the function that is judged."""
-    given = {"FUNCTION": args.target} | {f"--{name}": getattr(args, name) for name in ("exec", "lib", "onnx")}
+    given = {"FUNCTION": args.target} | {f"--{name}": getattr(args, name) for name in ("exec", "onnx")}
     named = [name for name, x in given.items() if x is not None]
     if len(named) > 1:
         raise Refusal(f"name one of {' and '.join(named)}")
-    if args.signature is not None and args.lib is None:
-        raise Refusal("--signature says what is in a library: name that by --lib FILE")
     if named in ([], ["FUNCTION"]):
         return args.target
-    return foreign.path_of(program=args.exec, library=args.lib, signature=args.signature, onnx=args.onnx)
+    return foreign.path_of(program=args.exec, onnx=args.onnx)
 
 
 def how_of(args: argparse.Namespace) -> How:
@@ -176,7 +172,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def described(args: argparse.Namespace) -> dict[str, Any]:
     """The keywords of ``judged`` by which it describes a function first: unless it was said how it is called."""
-    said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "lib", "onnx")) or args.in_process
+    said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "onnx")) or args.in_process
     if said or not (path := path_of(args.target)):
         if given := [name for name in SETTLING if getattr(args, name) is not None]:
             raise Refusal(

@@ -12,7 +12,7 @@ from ..against.report import HEADS
 from . import running
 
 SAID = """\
-A and B are module:function, the names of adapters that ship, "exec:./prog {case}", lib:FILE or onnx:FILE.
+A and B are module:function, the names of adapters that ship, "exec:./prog {case}" or onnx:FILE.
 A function is called as f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as
 f(params, x), where params has the names of attendax.conformance.against.layers.shapes().
 Exit status: 0 the two are equal, 1 they differ, 2 refused."""

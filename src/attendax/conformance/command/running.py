@@ -46,9 +46,7 @@ from .arguments import CALLED, NUMBERS, how_of, one_line
 from .output import live, show, show_script, write_files
 
 SINGLE = "a single report goes to --json, --markdown or --html FILE"
-NOBODY = (
-    "name a function as module:function, or an adapter, before the options; or --exec, --lib, --onnx, --all-installed"
-)
+NOBODY = "name a function as module:function, or an adapter, before the options; or --exec, --onnx, --all-installed"
 NAME = "attention"  # of the function, where a file has several
 PASSED_ON = (
     *CALLED, *NUMBERS, "expect", "ignore", "repeat", "device", "require", "thorough", "timeout", "total_timeout",

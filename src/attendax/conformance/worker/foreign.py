@@ -1,4 +1,4 @@
-"""A candidate that is a program, a C library, a model of ONNX or a folder of results, as a function of NumPy arrays."""
+"""A candidate that is a program, a model of ONNX or a folder of results, as a function of NumPy arrays."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from ..protocol import Told, case_of, read_results, room_for, write_case
 from .child import KEPT, ended, last_lines
 from .errors import Died, NoNumbers, answered
 from .folders import Replay
-from .library import Library, OnnxModel
+from .onnx_model import OnnxModel
 
 CASE = "{case}"
 FOLDERS: list[str] = []  # where the worker may write what is gone with it
@@ -79,27 +79,22 @@ class Program:
 
 ANSWERS: dict[str, Callable[[str], Callable[[Told], Leaves]]] = {  # what a path begins with: who answers
     "exec": Program,
-    "lib": lambda named: Library(*named.split(":", 1)),
     "onnx": OnnxModel,
     "folder": Replay,
 }
 
 
-def path_of(
-    *, program: str | None = None, library: str | None = None, signature: str | None = None, folder: str | None = None,
-    onnx: str | None = None,
-) -> str:  # fmt: skip
-    """The path by which ``check``, ``implement`` and every command name a candidate that is no function of Python.
+def path_of(*, program: str | None = None, folder: str | None = None, onnx: str | None = None) -> str:
+    """The path by which ``check``, ``implement`` and every command name a candidate that is not a Python function.
 
-    It is "exec:COMMAND", "folder:FOLDER", "onnx:FILE", "lib:FILE" or "lib:FILE:SIGNATURE".
+    It is "exec:COMMAND", "folder:FOLDER" or "onnx:FILE".
 
     Example:
-        >>> path_of(program="./attention {case}"), path_of(library="attention.so", signature="mine.json")
-        ('exec:./attention {case}', 'lib:attention.so:mine.json')
+        >>> path_of(program="./attention {case}"), path_of(onnx="attention.onnx")
+        ('exec:./attention {case}', 'onnx:attention.onnx')
     """
     given = {"exec": program, "folder": folder, "onnx": onnx}
-    lib = ":".join(filter(None, ["lib", str(library), signature]))
-    return next((f"{kind}:{x}" for kind, x in given.items() if x is not None), lib)
+    return next(f"{kind}:{x}" for kind, x in given.items() if x is not None)
 
 
 def is_path(fn: Any) -> bool:
@@ -109,18 +104,17 @@ def is_path(fn: Any) -> bool:
 
 def name_of(path: str) -> str:
     """The command or the file of a path."""
-    kind, _, rest = path.partition(":")
-    return rest.partition(":")[0] if kind == "lib" else rest
+    return path.partition(":")[2]
 
 
 def implementation(path: str, name: str | None = None) -> Implementation:
     """Make an ``Implementation`` of a path as ``path_of`` gives it.
 
-    Its ``attend`` runs the program, or calls the library, in the process that calls it; ``place.implement`` of the same
+    Its ``attend`` runs the program in the process that calls it; ``place.implement`` of the same
     path is the one in a process of its own.
 
     Raises:
-        ValueError: there is no such program, library or model, or it cannot be read.
+        ValueError: there is no such program or model, or it cannot be read.
         ModuleNotFoundError: what runs a model of ONNX is not installed.
 
     Example:
@@ -137,7 +131,7 @@ def implementation(path: str, name: str | None = None) -> Implementation:
 def of_answers(
     answer: Callable[[Told], Leaves], name: str, source: str = "", accepted: Iterable[str] | None = None
 ) -> Implementation:
-    """The function of a program or a library, of which ``answer`` gives the leaves for the content of a ``case.json``.
+    """The function of a program, of which ``answer`` gives the leaves for the content of a ``case.json``.
 
     ``source`` is Python that defines it, for a reproduction; it may be given the keywords ``accepted``, or all.
     """

@@ -117,7 +117,7 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
         told = worker.start()
     except Died as died:
-        if foreign.is_path(asked["fn"]):  # a program or a library, which is not imported
+        if foreign.is_path(asked["fn"]):  # a program, which is not imported
             name = asked.get("name") or foreign.name_of(asked["fn"])
             when = "on the plainest call" if worker.trying else "when it is loaded"
             raise Unusable(f"check: {name} fails {when}: {died}" + LONGER * (died.how == "timeout")) from died

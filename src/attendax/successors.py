@@ -1,0 +1,23 @@
+"""Commands and options that left in this version: for one release each names its successor."""
+
+from collections.abc import Sequence
+
+EXEC = "check --exec runs a program around the C function (docs/without-python.md)"
+SUCCESSORS = {  # a command, or a command with an option
+    "check --lib": EXEC,
+    "check --signature": EXEC,
+}
+
+
+def successor(argv: Sequence[str]) -> str:
+    """The line on what replaces a command or an option of these arguments; empty if none of them left.
+
+    Example:
+        >>> successor(["check", "--lib=attention.so"])
+        'check --lib left: check --exec runs a program around the C function (docs/without-python.md)'
+        >>> successor(["check", "mine:attention"])
+        ''
+    """
+    command = argv[0] if argv else ""
+    names = [command, *(f"{command} {word.partition('=')[0]}" for word in argv[1:])]
+    return next((f"{name} left: {SUCCESSORS[name]}" for name in names if name in SUCCESSORS), "")

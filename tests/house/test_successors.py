@@ -1,0 +1,13 @@
+"""A command or an option that left says in one line what replaces it."""
+
+from attendax.cli import main
+from attendax.successors import SUCCESSORS
+from places import ROOT
+
+
+def test_each_names_its_successor(capfd):
+    page = (ROOT / "docs/migrate.md").read_text("utf-8")
+    for name, successor in SUCCESSORS.items():
+        assert main([*name.split(), "x"]) == 2
+        assert capfd.readouterr() == ("", f"attendax {name} left: {successor}\n")
+        assert all(word in page for word in name.split())
