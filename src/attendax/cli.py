@@ -182,14 +182,6 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
             folders.add_arguments(parsed, name)
 
-    about = "write the cases of the kit as tests of backends of ONNX"
-    export = commands.add_parser("export-onnx", help=about, description=about)
-    if "export-onnx" in argv[:1]:
-        from attendax.conformance.command import onnx_tests
-
-        onnx_tests.add_arguments(export)
-        export.set_defaults(run=onnx_tests.run)
-
     embed.add_command(commands)
     search.add_command(commands)
 

@@ -6,6 +6,7 @@ EXEC = "check --exec runs a program around the C function (docs/without-python.m
 SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
     "check --signature": EXEC,
+    "export-onnx": "check --onnx judges a model; no command writes tests of ONNX backends",
 }
 
 

@@ -1,4 +1,4 @@
-"""ONNX: models that are judged by onnxruntime, and cases of the kit as tests of backends."""
+"""ONNX: models that are judged by onnxruntime."""
 
 import json
 import os
@@ -14,87 +14,16 @@ import pytest
 from attendax import extras
 from attendax.cli import main
 from attendax.conformance import CASES, check
-from attendax.conformance.cases.case import Inputs, allowed_pairs
-from attendax.conformance.command import onnx_tests
 from places import ROOT
 
 PAGE = ROOT / "docs/onnx.md"
-LAST = {"attn_mask", "nonpad_kv_seqlen"}
-QUICK = [
-    "plain",
-    "causal, fewer queries",
-    "mask (B, 1, T, S)",
-    "mask with grouped heads",
-    "empty row by a mask",
-    "bias (B, N, T, S)",
-]
 
 
-def hidden(node, T, S):
-    """Which query may look at which key, from the inputs and attributes of a node alone, as the operator has it."""
-    i, j = np.arange(T)[:, None], np.arange(S)
-    left, right = (node.attributes.get(f"{side}_window_size", -1) for side in ("left", "right"))
-    allowed = np.ones((T, S), bool)
-    allowed &= (j <= i) if node.attributes.get("is_causal") else True
-    allowed &= (j >= i - left) if left >= 0 else True
-    allowed &= (j <= i + right) if right >= 0 else True
-    mask = node.arrays.get("attn_mask")
-    if mask is not None:
-        allowed = allowed & (mask if mask.dtype == bool else ~np.isneginf(mask.astype(np.float64)))
-    if "nonpad_kv_seqlen" in node.arrays:
-        allowed = allowed & (j < node.arrays["nonpad_kv_seqlen"][:, None, None, None])
-    return allowed
-
-
-def test_a_node_hides_what_its_case_hides():
-    """Without onnx: whatever is said by attributes and whatever by the mask."""
-    chosen = onnx_tests.cases()
-    assert len(chosen) >= 120
-    assert len({onnx_tests._name(case) for case, _ in chosen}) == len(chosen)
-    for case, inputs in chosen:
-        node = onnx_tests.node_of(inputs)
-        (T, D), S = inputs.arrays["query"].shape[-2:], inputs.arrays["key"].shape[-2]
-        wanted = allowed_pairs(inputs)
-        bias = inputs.arrays.get("bias")
-        wanted = wanted if bias is None else wanted & ~np.isneginf(bias.astype(np.float64))
-        shape = (*inputs.arrays["query"].shape[:-2], T, S)
-        got = np.broadcast_to(hidden(node, T, S), shape)
-        np.testing.assert_array_equal(got, np.broadcast_to(wanted, shape), err_msg=case.name)
-        assert node.attributes.get("scale", D**-0.5) == pytest.approx(inputs.options.get("scale") or D**-0.5)
-
-
-@pytest.mark.parametrize(
-    ("options", "opset", "inputs"),
-    [
-        ({}, 23, set()),
-        ({"is_causal": True}, 23, set()),
-        ({"is_causal": True, "offset": 2}, 23, {"attn_mask"}),
-        ({"window": (2, None)}, 25, set()),
-        ({"key_lengths": np.array([3, 1])}, 24, {"nonpad_kv_seqlen"}),
-        ({"key_lengths": np.array([3, 1]), "is_causal": True}, 23, {"attn_mask"}),
-    ],
-)
-def test_what_an_attribute_says_and_what_the_mask(options, opset, inputs):
-    arrays = {name: np.zeros((2, 3, 5, 4), np.float32) for name in ("query", "key", "value")}
-    node = onnx_tests.node_of(Inputs(arrays, options, {}))
-    assert node.opset == opset
-    assert set(node.arrays) & LAST == inputs
-
-
-def test_what_the_operator_cannot_say():
-    arrays = {name: np.zeros((2, 3, 5, 4), np.float32) for name in ("query", "key", "value")}
-    assert onnx_tests.can_be_said(Inputs(arrays, {}, {}))
-    for options in ({"return_lse": True}, {"scale": -1.0}, {"dropout_rate": 0.5}):
-        assert not onnx_tests.can_be_said(Inputs(arrays, options, {}))
-    assert not onnx_tests.can_be_said(Inputs({name: x[0] for name, x in arrays.items()}, {}, {}))
-
-
-@pytest.mark.parametrize("command", [["check", "--onnx", "a.onnx"], ["export-onnx", "there"]])
-def test_without_onnx_there_is_one_line(command, monkeypatch, capsys, tmp_path):
+def test_without_onnx_there_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.setattr(extras.importlib, "import_module", _missing(extras.importlib.import_module))
-    assert main([*command, *(["--in-process"] if command[0] == "check" else [])]) == 2
+    assert main(["check", "--onnx", "a.onnx", "--in-process"]) == 2
     said = capsys.readouterr().err
     assert "the package onnx is not installed" in said
     assert ".[onnx]" in said
@@ -109,53 +38,6 @@ def _missing(real):
         return real(name, *args)
 
     return missing
-
-
-class TestExport:
-    @pytest.fixture(autouse=True)
-    def installed(self):
-        pytest.importorskip("onnx")
-
-    def test_a_test_is_as_those_of_onnx(self, tmp_path):
-        import onnx
-
-        names = onnx_tests.export(tmp_path / "there", seed=3, only=QUICK)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]
-        assert sorted(path.name for path in (tmp_path / "there").iterdir()) == sorted(names)
-        place = tmp_path / "there" / "test_attention_plain"
-        assert sorted(path.name for path in place.rglob("*.*")) == [
-            "input_0.pb", "input_1.pb", "input_2.pb", "model.onnx", "output_0.pb",
-        ]  # fmt: skip
-        assert onnx.load(str(place / "model.onnx")).graph.node[0].op_type == "Attention"
-        assert set(onnx_tests.run_reference(tmp_path / "there").values()) == {""}
-
-    def test_a_wrong_result_is_red(self, tmp_path):
-        import onnx
-        from onnx import numpy_helper
-
-        onnx_tests.export(tmp_path / "there", only=["plain"])
-        file = tmp_path / "there/test_attention_plain/test_data_set_0/output_0.pb"
-        out = numpy_helper.to_array(onnx.load_tensor(str(file))) + np.float32(1e-4)
-        file.write_bytes(numpy_helper.from_array(out, "Y").SerializeToString())
-        assert onnx_tests.run_reference(tmp_path / "there")["test_attention_plain"].startswith("off by 0.0001")
-
-    def test_a_folder_that_is_not_empty_stays(self, tmp_path):
-        (tmp_path / "mine.txt").write_text("mine")
-        with pytest.raises(FileExistsError, match="is there and not empty"):
-            onnx_tests.export(tmp_path)
-        assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-        with pytest.raises(ValueError, match="names no case"):
-            onnx_tests.export(tmp_path / "there", only=["dropout"])
-
-    @pytest.mark.slow
-    def test_all_are_written_and_those_that_are_red_are_known(self, tmp_path, capsys):
-        pytest.importorskip("onnxruntime")
-        main(["export-onnx", str(tmp_path / "there"), "--run"])
-        said = capsys.readouterr().out
-        told = PAGE.read_text("utf-8")
-        assert f"There are {said.split()[0]}." in told
-        red = {line.split(":")[0].strip() for line in said.splitlines() if line.startswith("  test_")}
-        assert {name for name in red if name.removeprefix("test_attention_") not in told} == set()
 
 
 class TestCheck:

@@ -21,7 +21,7 @@ from ..conventions.table import TABLE
 from ..worker import foreign
 from ..worker.place import implement
 
-OURS = ("check: ", "check_model: ", "export_onnx: ")  # errors that say what the user has to change begin so
+OURS = ("check: ", "check_model: ")  # errors that say what the user has to change begin so
 ARRAYS = ("jax", "torch", "numpy")
 AXES = (*TABLE, "always")
 REPORTS = ("json", "junit", "markdown", "html")
