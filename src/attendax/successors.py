@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+XARGS = "xargs -P runs several checks at a time (docs/conformance.md)"
 EXEC = "check --exec runs a program around the C function (docs/without-python.md)"
 SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
     "check --signature": EXEC,
+    **{f"check --{name}": XARGS for name in ("candidates", "function", "workers")},
     "export-onnx": "check --onnx judges a model; no command writes tests of ONNX backends",
 }
 

@@ -77,11 +77,6 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "total_timeout": (float, "SECONDS", "for all; what is left then is not judged"),
         "in_process": (bool, "", f"call it in this process, for a debugger; else {ELSEWHERE}"),
     },
-    "many candidates": {
-        "candidates": (str, "DIR", "each file *.py of it, by itself; --json FILE gets a line for each, as it is done"),
-        "function": (str, "NAME", "of each file; attention unless given, or the only public one"),
-        "workers": (int, "K", "how many at a time; half as many as there are cores"),
-    },
     "what is written": {
         **{kind: (str, "FILE", f"the report as {kind}; - is standard output") for kind in REPORTS},
         "quiet": (bool, "", "no progress on standard error"),
