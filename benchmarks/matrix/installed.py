@@ -19,7 +19,6 @@ from attendax.conformance.adapters import ADAPTERS
 from attendax.conformance.adapters.implementation import Adapter
 from attendax.conformance.command.output import LINES, console, write
 from attendax.conformance.report import Report
-from attendax.conformance.report.page import page
 from attendax.exits import FAILED, Refusal
 
 from .tables import matrix_markdown, matrix_terminal, reports_json
@@ -31,7 +30,7 @@ ON_A_GPU = ("cudnn", "triton")
 
 
 def all_installed(args: argparse.Namespace) -> int:
-    """Judge, write conformance.json, conformance.md and conformance.html, and print the matrix.
+    """Judge, write conformance.json and conformance.md, and print the matrix.
 
     Returns:
         1 if an implementation of attendax has a fault or could not be judged, else 0.
@@ -152,10 +151,9 @@ def anonymous(words: str) -> str:
 
 
 def save(folder: Path, reports: list[Report], left_out: dict[str, str]) -> None:
-    """Three files that say the same: versions and findings, and the page has scripts; no paths, no seconds."""
+    """Two files that say the same, versions and findings: no paths, no seconds."""
     reports = [portable(report) for report in reports]
     contents = {"json": reports_json(reports, left_out), "md": matrix_markdown(reports, left_out)}
-    contents["html"] = page(reports, left_out)
     for suffix, content in contents.items():
         write(str(folder / f"conformance.{suffix}"), content)
 

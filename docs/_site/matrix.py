@@ -11,11 +11,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from attendax.conformance.report import Report
 from attendax.conformance.report.outcomes import LAWS, MODEL_LAWS
-from attendax.conformance.report.page import page
 
-RESULTS = Path(__file__).parents[2] / "benchmarks/results/conformance.json"
 NO_FAULT = ("ok", "differs by convention", "by design", "not offered")
 
 
@@ -147,17 +144,7 @@ def filters(reports: list[dict[str, Any]]) -> str:
     return f'<form class="matrix-filters">{lists}{text}<output></output></form>'
 
 
-def write_report(app: Sphinx, failed: Exception | None) -> None:
-    """The full report, as `attendax check --html` shows one."""
-    if failed is None and app.builder.format == "html":
-        told = json.loads(RESULTS.read_text("utf-8"))
-        reports = [Report.from_dict(report) for report in told["reports"]]
-        target = Path(app.outdir) / "_static" / "conformance.html"
-        target.write_text(page(reports, told["left_out"]), "utf-8")
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Add the directive, and the page beside the site's."""
+    """Add the directive."""
     app.add_directive("matrix", Matrix)
-    app.connect("build-finished", write_report)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,6 +8,9 @@ SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
     "check --signature": EXEC,
     **{f"check --{name}": XARGS for name in ("candidates", "function", "workers")},
+    "check --junit": "pytest --junitxml writes JUnit; check --json has all cases",
+    "check --html": "check --markdown writes the report",
+    **{f"{name} --safetensors": "each array is a file .npy" for name in ("inputs", "vectors")},
     "export-onnx": "check --onnx judges a model; no command writes tests of ONNX backends",
 }
 

@@ -153,11 +153,11 @@ class TestRefusals:
             (["attendax-spec", "--layout", "BTNH"], "layout got 'BTNH', but attendax-spec has an adapter"),
             (["attendax-spec", "--rename", "mask=m"], "names got {'mask': 'm'}"),
             (["mine:right", "--json", "no/such/folder.json"], "there is no such folder"),
-            (["mine:right", "--json", "-", "--html", "-"], "only one report fits standard output"),
+            (["mine:right", "--json", "-", "--markdown", "-"], "only one report fits standard output"),
             (["mine:right", "--output", "x"], "--output is of --all-installed and --all-models"),
             (["mine:right", "--reproduce", "caus"], "is part of"),
             (["mine:right", "--all-installed"], "leave the function mine:right out"),
-            (["--all-installed", "--html", "x.html"], "leave --html out"),
+            (["--all-installed", "--markdown", "x.md"], "leave --markdown out"),
             (["nosuch:attention"], "No module named 'nosuch'; nosuch.py is not in this folder"),
             (["mine.py:right"], "mine.py:right: a module is named without .py: mine:right"),
             (["./mine.py:right"], "./mine.py:right: a module is named without .py: mine:right"),
@@ -217,15 +217,14 @@ class TestRefusals:
 
 
 class TestFiles:
-    def test_three_reports(self, run, here):
-        files = [f"--{kind}={kind}.out" for kind in ("json", "markdown", "html")]
+    def test_two_reports(self, run, here):
+        files = [f"--{kind}={kind}.out" for kind in ("json", "markdown")]
         status, out, _ = run("mine:wrong", *FAST, "--only", "causal", "--quiet", *files)
         assert status == 1
         assert "faults in" in out
         found = json.loads((here / "json.out").read_text("utf-8"))
         assert (found["name"], found["ok"], found["dtype"]) == ("mine:wrong", False, "float32")
         assert (here / "markdown.out").read_text("utf-8").startswith("# attendax check: mine:wrong")
-        assert (here / "html.out").read_text("utf-8").startswith("<!doctype html>")
 
     def test_standard_output_is_the_report_alone(self, run):
         status, out, err = run("mine:right", *FAST, "--only", "scale given", "--json", "-")

@@ -71,8 +71,6 @@ def test_the_report_is_that_of_the_kit():
     again = conformance.Report.from_dict(json.loads(report.to_json()))
     assert again.counts() == report.counts()
     assert list(report.laws()) == ["batch", "future"]
-    assert "<failure" in report.to_junit()
-    assert "future" in report.to_html()
     assert "future" in report.to_markdown()
 
 

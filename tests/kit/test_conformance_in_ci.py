@@ -1,7 +1,6 @@
-"""The kit in continuous integration: known failures, the schema of the JSON, JUnit; data of the adapters."""
+"""The kit in continuous integration: known failures, the schema of the JSON; data of the adapters."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 from importlib.resources import files
 
 import numpy as np
@@ -109,20 +108,6 @@ def test_the_json_is_as_its_schema_says():
     assert report["schema_version"] == SCHEMA_VERSION == schema["properties"]["schema_version"]["const"]
     assert report["causes"]
     fits(report, schema, schema)
-
-
-def test_junit():
-    report = check(forgetful, **GIVEN)
-    suite = ElementTree.fromstring(report.to_junit()).find("testsuite")
-    tests = {test.get("name"): test for test in suite.iter("testcase")}
-    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
-    assert tests["causal, fewer queries"].find("failure").get("type") == "silent"
-    assert "import numpy" in tests["causal, fewer queries"].find("failure").text
-    assert list(tests["scale given"]) == []
-    assert "coverage" not in tests
-    said = {p.get("name"): p.get("value") for p in suite.iter("property")}
-    assert said["judged results"] == "3"
-    assert said["coverage"] == str(report.coverage) == "Right in 1 of 3 results."
 
 
 # What is known of libraries

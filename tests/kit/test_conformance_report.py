@@ -1,6 +1,5 @@
 """What a report shows: JSON, Markdown, the terminal and the page, with texts that try to break each of them."""
 
-import html.parser
 import io
 import json
 import math
@@ -13,7 +12,6 @@ from attendax.conformance import CASES, Finding, Outcome, Report, Verdict, check
 from attendax.conformance.command.running import matrix
 from attendax.conformance.report.markdown import markdown
 from attendax.conformance.report.outcome import times
-from attendax.conformance.report.page import page
 from attendax.conformance.report.summary import terminal
 from planted import by_law
 
@@ -213,70 +211,6 @@ class TestTerminal:
     def test_times(self, multiple, words):
         assert times(multiple) == words
         assert len(words) <= 7
-
-
-class Tags(html.parser.HTMLParser):
-    """Whether every tag is closed, and what is in there."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.seen, self.ids, self.links, self.texts = [], [], [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        attrs = dict(attrs)
-        self.ids += [attrs["id"]] if "id" in attrs else []
-        self.links += [attrs["href"]] if "href" in attrs else []
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-
-class TestPage:
-    def test_is_whole_and_escaped(self, awkward, clean):
-        text = page([awkward, clean], {AWKWARD: AWKWARD})
-        tags = Tags(text)
-        assert not tags.open
-        assert tags.seen.count("script") == 1
-        assert "alert(1)" in "".join(tags.texts)
-        assert SCRIPT in tags.texts
-        assert "\x1b" not in text
-        assert "[31m" in text
-
-    def test_needs_nothing_from_elsewhere(self, awkward):
-        text = awkward.to_html()
-        assert not re.search(r"https?:|//[a-z]|url\(|@import|src=|<link", text)
-        assert "prefers-color-scheme: dark" in text
-        assert 'name="viewport"' in text
-
-    def test_every_cell_leads_to_its_cases(self, awkward, clean):
-        tags = Tags(page([awkward, clean]))
-        assert len(set(tags.ids)) == len(tags.ids)
-        targets = {link.removeprefix("#") for link in tags.links} - {""}
-        assert targets <= set(tags.ids)
-        assert {"i0-L2", "i1-L2", "i0-L15"} <= targets
-
-    def test_cases_show_their_numbers(self, awkward):
-        text = " ".join(Tags(awkward.to_html()).texts)
-        for part in (
-            "out[0, 1, 2, 3]",
-            "expected",
-            "inf",
-            "✓ ok",
-            "~ differs by convention",
-            "✕ leak",
-            "error 1e-07, allowed 4e-07, dense formula 2e-07",
-        ):
-            assert part in text
-
-    def test_of_nothing(self):
-        assert not Tags(page([])).open
 
 
 def test_a_report_is_a_line(awkward, clean):

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import xml.etree.ElementTree as ElementTree
 
 import jax
 import numpy as np
@@ -45,7 +44,6 @@ class TestWhatIsSaid:
         said = str(report.coverage)
         assert "gradients" in said
         assert said in report.to_markdown().replace("\\", "")
-        assert said in report.to_html().replace("&#x27;", "'")
         assert report.to_dict()["coverage"]["said"] == said
         status = main(["check", "attendax-spec", "--only", "scale given", "--quiet"])
         assert (status, capsys.readouterr().out.splitlines()[-1]) == (0, "Right in 1 result and 1 gradient.")
@@ -78,11 +76,6 @@ class TestRequire:
         assert report.coverage.gaps == ("Required and not judged: gradients",)
         assert "and too little was judged" in str(report)
         assert str(report).endswith("Required and not judged: gradients.")
-
-    def test_junit_has_a_failure(self):
-        suite = ElementTree.fromstring(check(right, **FEW, require=["windows"]).to_junit()).find("testsuite")
-        assert suite.get("failures") == "1"
-        assert suite.find("testcase[@name='coverage']/failure") is not None
 
     def test_what_is_no_kind_is_refused(self):
         with pytest.raises(ValueError, match=r"check: require got 'msks', expected some of results(.|\n)*mean masks"):

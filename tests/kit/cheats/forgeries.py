@@ -13,7 +13,7 @@ def attention(query, key, value, **options):
 FILES = """
 def files_of_the_judge():
     given = open(f"/proc/{os.getppid()}/cmdline").read().split("\\0")
-    return [given[k + 1] for k, x in enumerate(given) if x in ("--json", "--junit", "--markdown", "--html")]
+    return [given[k + 1] for k, x in enumerate(given) if x in ("--json", "--markdown")]
 """
 
 CHEATS = [

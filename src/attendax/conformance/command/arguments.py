@@ -24,12 +24,12 @@ from ..worker.place import implement
 OURS = ("check: ", "check_model: ")  # errors that say what the user has to change begin so
 ARRAYS = ("jax", "torch", "numpy")
 AXES = (*TABLE, "always")
-REPORTS = ("json", "junit", "markdown", "html")
+REPORTS = ("json", "markdown")
 ADDS = profiles()
 LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything; the last unless given"
 MORE = f"robust ({ADDS['robust']} more: NaN under masks, extremes, empty sets) or law ({ADDS['law']} more)"
 BUDGET = "of the run, on a CPU or at rest; 30 unless given, 60 for JAX; 0: no limit, and no sizes as people run them"
-LIKE_ALL = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
+LIKE_ALL = "of --all-installed, conformance.json and .md; of --all-models, models.json and .md; . unless given"
 REQUIRED, ELSEWHERE = "gradients, masks, lse, bfloat16, ...", "in one that does not know what is right"
 ALIGNED = "start unless given; end; or decode: the start, but a single query sees all keys"
 GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help

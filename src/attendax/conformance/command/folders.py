@@ -49,8 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         return
     parser.add_argument("folder", metavar="DIR", help="a folder that is not there yet")
     add(parser, "what is judged", ASKED, lacks=LACKS)
-    about = "one file inputs.safetensors beside the .npy files of each case"
-    parser.add_argument("--safetensors", action="store_true", help=about)
     also = None if command == "inputs" else _write_right
     parser.set_defaults(budget=0.0, require=None, **AS_FOLDERS, run=refusing(lambda args: _written(args, also)))
 
@@ -64,7 +62,7 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] |
     if not os.path.isdir(home := os.path.dirname(os.path.abspath(args.folder))):
         raise Refusal(f"{args.folder}: there is no folder {home}")
     with new_folder(args.folder) as part:
-        recorder, beside = Recorder(str(part), safetensors=args.safetensors), 0
+        recorder, beside = Recorder(str(part)), 0
         made = of_answers(recorder, "inputs")
         made = dataclasses.replace(made, recorded=True, lacks={**made.lacks, **lacking(args.lacks)})
         made, cases, left_out = cases_of(made, args.only or (), args.level, how)

@@ -33,7 +33,7 @@ from . import arguments
 from .arguments import how_of, one_line
 from .output import live, show, show_script, write_files
 
-SINGLE = "a single report goes to --json, --markdown or --html FILE"
+SINGLE = "a single report goes to --json or --markdown FILE"
 NOBODY = "name a function as module:function, or an adapter, before the options; or --exec, --onnx, --all-installed"
 
 

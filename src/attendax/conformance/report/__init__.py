@@ -1,10 +1,9 @@
-"""A report: the outcomes of an implementation, written as JSON, as Markdown and as a page."""
+"""A report: the outcomes of an implementation, written as JSON and as Markdown."""
 
 from attendax.legible import one_line
 
-from .markdown import junit, markdown
+from .markdown import markdown
 from .outcomes import Outcomes, to_json
-from .page import page
 from .summary import summary
 
 
@@ -32,11 +31,3 @@ class Report(Outcomes):
     def to_markdown(self) -> str:
         """Counts, a table of laws, and each failure with its reproduction."""
         return markdown(self)
-
-    def to_junit(self) -> str:
-        """The report as JUnit's XML."""
-        return junit(self)
-
-    def to_html(self) -> str:
-        """A page of its own, without anything from elsewhere."""
-        return page([self])

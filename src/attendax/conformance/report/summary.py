@@ -157,7 +157,7 @@ def _lines(report: Outcomes) -> Iterator[Line]:
             clears = f" clears {cause.tried}" if cause.tried and cause.remedy.startswith("--") else ""
             yield 3, (cause.remedy, "cyan"), (clears, "")
     if len(report.causes) > MOST:
-        yield 0, (f"and {len(report.causes) - MOST} causes more: --markdown FILE or --html FILE has all.", "")
+        yield 0, (f"and {len(report.causes) - MOST} causes more: --markdown FILE has all.", "")
     for outcome in () if report.causes else report.failures[:MOST]:
         yield 0, (f"{outcome.case.law} {outcome.case.name}", "bold"), (f"  {outcome.case.about}", "dim")
         yield 3, (outcome.told(), "")

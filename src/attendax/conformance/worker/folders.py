@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from attendax import extras
-
 from ..cases.case import Leaves
-from ..protocol import SCHEMA, Told, plain, read_json, read_results, room_for, write_case
+from ..protocol import SCHEMA, Told, read_json, read_results, room_for, write_case
 from .errors import Died, answered
 
-INDEX, INPUTS, RESULTS = "index.json", "inputs.safetensors", "results.safetensors"
+INDEX = "index.json"
 NOT_JUDGED = "not judged"
 MISSING, UNKNOWN = "no results", "no folder"  # why a case is not judged
 
@@ -23,8 +21,8 @@ MISSING, UNKNOWN = "no results", "no folder"  # why a case is not judged
 class Recorder:
     """Writes what it is asked to folders, and answers with zeros."""
 
-    def __init__(self, home: str, *, safetensors: bool = False) -> None:
-        self.home, self.safetensors = home, safetensors
+    def __init__(self, home: str) -> None:
+        self.home = home
         self.case, self.last = ("", True)  # the case that asks, if any, and whether its first call is its last
         self.cases: dict[str, list[str]] = {}  # the folders of each case, in the order of its calls
         self.folders: dict[str, str] = {}  # the id of each folder
@@ -54,8 +52,6 @@ class Recorder:
             folder = os.path.join(self.home, name)
             os.mkdir(folder)
             write_case(folder, {"id": number} | told)
-            if self.safetensors:
-                write_safetensors(os.path.join(folder, INPUTS), told)
             self.folders[name], self.ids[number] = number, name
         return self.ids[number]
 
@@ -66,8 +62,6 @@ class Replay:
     def __init__(self, home: str) -> None:
         """Read the index."""
         self.home, self.index = home, read_index(home)
-        if any(os.path.exists(os.path.join(home, name, RESULTS)) for name in self.index["folders"]):
-            extras.require("safetensors", f"attendax judge: {RESULTS}")
         self.ids = {number: name for name, number in self.index["folders"].items()}
         for number, name in self.ids.items():
             file = os.path.join(home, name, "case.json")
@@ -85,11 +79,8 @@ class Replay:
         folder = os.path.join(self.home, name)
         if not os.path.isdir(folder):
             raise Died(MISSING, NOT_JUDGED)
-        most = room_for(told)
         try:
-            found = read_results(folder, most)
-            if os.path.exists(file := os.path.join(folder, RESULTS)) and isinstance(found, dict):
-                found |= read_safetensors(file, most)
+            found = read_results(folder, room_for(told))
         except ValueError as error:
             raise Died(f"{folder}: {error}") from error
         if not found:
@@ -133,27 +124,3 @@ def identity(told: Told) -> str:
 
     add(told)
     return found.hexdigest()[:32]
-
-
-def write_safetensors(file: str, told: Told) -> None:
-    """All arrays of a case in one file, by the names of their own files; bfloat16 is uint16 there, too."""
-    safetensors = extras.require("safetensors.numpy", "attendax inputs --safetensors")
-    named = told["arrays"] | {f"cotangent_{k}": x for k, x in told["cotangent"].items()}
-    named |= {k: x for k, x in (told["options"] | {"allowed": told["allowed"]}).items() if isinstance(x, np.ndarray)}
-    safetensors.save_file({k: plain(x) for k, x in named.items()}, file)
-
-
-def read_safetensors(file: str, most: int) -> Leaves:
-    """The results of one file."""
-    safetensors = extras.require("safetensors", f"attendax judge: {file}")
-    dtypes = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U16": "bfloat16"}
-    if os.path.getsize(file) > most:
-        raise ValueError(f"{RESULTS} has more than {most} bytes")
-    try:
-        import ml_dtypes  # noqa: F401  registers bfloat16
-
-        with open(file, "rb") as content:
-            found = {k.replace("_", " ", 1): x for k, x in safetensors.deserialize(content.read())}
-        return {k: np.frombuffer(x["data"], dtypes[x["dtype"]]).reshape(x["shape"]) for k, x in found.items()}
-    except (safetensors.SafetensorError, KeyError, OSError) as error:
-        raise ValueError(f"{RESULTS} cannot be read: {error}") from error
