@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from attendax import exits
-from attendax.commands import embed, search
+from attendax.commands import embed
 from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import did_you_mean, one_line
@@ -183,7 +183,6 @@ def _parser(argv: Sequence[str]) -> _Parser:
             folders.add_arguments(parsed, name)
 
     embed.add_command(commands)
-    search.add_command(commands)
 
     about = "time attention beside the other libraries that are installed"
     timed = commands.add_parser("bench", help=about, description=about)

@@ -11,6 +11,7 @@ SUCCESSORS = {  # a command, or a command with an option
     "check --junit": "pytest --junitxml writes JUnit; check --json has all cases",
     "check --html": "check --markdown writes the report",
     **{f"{name} --safetensors": "each array is a file .npy" for name in ("inputs", "vectors")},
+    "search": "docs/examples/nearest_lines.py does it by attendax embed --output and NumPy",
     "export-onnx": "check --onnx judges a model; no command writes tests of ONNX backends",
 }
 

@@ -5,9 +5,12 @@ import re
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 import small_bert
+from attendax.encoders.embedding import embed_by_specification
+from attendax.encoders.sentences import load_sentence_encoder, tokenize
 from attendax.kernels.backends import default
 from places import ROOT
 
@@ -89,6 +92,23 @@ def test_fine_tuning(example, tmp_path):
 def test_what_an_example_compares_agrees(example, name, arguments, bound):
     with jax.enable_x64(name == "curvature"):  # of a tiny curvature a stencil in float32 is mere noise
         assert example(name).main(arguments) < bound
+
+
+def test_the_nearest_lines(monkeypatch, tmp_path, capsys):
+    """Those of the specification, by the same weights; a line without words is not among them."""
+    pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    weights = str(small_bert.write_checkpoint(tmp_path / "bert"))
+    lines = ["a man is eating", "", "the meal", "food food food", "a man"]
+    (tmp_path / "notes.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    encoder = load_sentence_encoder(weights)
+    vectors = np.array([embed_by_specification(encoder, tokenize(encoder, text)) for text in (*lines, "a man is")])
+    nearest = [k + 1 for k in np.argsort(-vectors[:-1] @ vectors[-1]) if lines[k]][:3]
+    module = importlib.import_module("nearest_lines")
+    for _ in range(2):  # the second time by the vectors that lie there
+        found = module.main([str(tmp_path / "notes.txt"), "a man is", "--top", "3", "--weights", weights])
+        assert found == [(number, lines[number - 1]) for number in nearest]
+    assert "wrote 5 embeddings" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(default() != "native", reason="bits of a row are promised by the native library")

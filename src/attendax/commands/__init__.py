@@ -1,1 +1,1 @@
-"""The commands ``attendax embed`` and ``attendax search``, and what they draw."""
+"""The commands that need none of the kit: ``demo``, ``embed``, ``learn``, ``grade``, ``bench``."""

@@ -1,4 +1,4 @@
-"""Texts of ``attendax embed`` and ``attendax search``: read as UTF-8, line by line, and embedded by a checkpoint."""
+"""Texts of ``attendax embed``: read as UTF-8, line by line, and embedded by a checkpoint."""
 
 import argparse
 import contextlib
@@ -23,7 +23,7 @@ EVERY = 0.5  # seconds between two reports of progress
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that both commands have."""
+    """The arguments that say by which checkpoint."""
     parser.add_argument("--weights", metavar="DIR", help="checkpoint; the installed all-MiniLM-L6-v2 unless given")
     parser.add_argument("--pool", choices=("mean", "cls"), help="of the tokens; what the checkpoint says unless given")
 
