@@ -1,6 +1,6 @@
 """The parser of a compiled program's collectives, on texts as XLA writes them."""
 
-from attendax.sharding import bytes_received, collectives, flops
+from collectives import bytes_received, collectives, flops
 
 TEXT = """HloModule jit_f, is_scheduled=true, num_partitions=8
 

@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attendax import attention, masks, ops, scores, sharding, spec
-from attendax.sharding.compiled import collectives
+from collectives import collectives
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 B, N, T = 4, 4, 8

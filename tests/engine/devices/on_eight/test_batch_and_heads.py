@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from attendax import attention, encoders, masks, scores, spec
 from attendax.ops import in_pieces, projections
-from attendax.sharding.compiled import collectives, flops
+from collectives import collectives, flops
 
 B, N, G, D, V = 8, 4, 2, 5, 3
 MESH = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)

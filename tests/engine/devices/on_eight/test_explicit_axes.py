@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from attendax import attention, attention_stats, encoders, explain, masks, ops, scores, sharding, spec, weights_at
 from attendax.kernels.backends import default
-from attendax.sharding.compiled import collectives
+from collectives import collectives
 
 pytestmark = pytest.mark.slow
 B, N, G, T = 4, 4, 2, 24

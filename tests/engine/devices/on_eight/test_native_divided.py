@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from attendax import attention, masks, scores
 from attendax.kernels import native
-from attendax.sharding.compiled import collectives
+from collectives import collectives
 
 pytestmark = pytest.mark.skipif(not native.library().isa, reason=native.status())
 MESH = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attendax import attention, masks, scores, sharding, spec
-from attendax.sharding.compiled import collectives
+from collectives import collectives
 
 KINDS = {  # the number of devices, of tokens, and their order
     "full, grouped": (2, 24, "in order"),

@@ -6,6 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 
 from attendax import encoders, sharding
+from collectives import collectives
 
 CONFIG = encoders.EncoderConfig(11, 12, 2, d_model=8, num_heads=4, d_ff=16, num_layers=1, window=3, dropout=0.1)
 NAMES = "data", "model", "seq"
@@ -53,5 +54,5 @@ def test_one_training_step(tokens_by, rng):
             np.testing.assert_allclose(np.asarray(ours), right, rtol=1e-12, atol=1e-12)
         for before, after in zip(jax.tree.leaves(on_mesh[0]), jax.tree.leaves(found[1]), strict=True):
             assert after.sharding.is_equivalent_to(before.sharding, after.ndim)
-    sent = {one.kind for one in sharding.collectives(compiled)}
+    sent = {one.kind for one in collectives(compiled)}
     assert tokens_by != "the ring" or "collective-permute" in sent
