@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 from .options import DROPOUT, HEADS, OPTIONS
 
 THIRD = ("key", "keys", "k", "value", "values", "v")  # an array that may be left out, as in Keras
-WHOLE = "types.SimpleNamespace(num_key_value_groups=N // G, is_causal=False, training=False)"  # of transformers
+WHOLE = (  # of transformers; sinks of gpt-oss, which add nothing
+    "types.SimpleNamespace(num_key_value_groups=N // G, is_causal=False, training=False, head_dim=D, "
+    "sinks=xp.zeros(N, dtype=query.dtype) - xp.inf)"
+)
 MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and of keys
     **dict.fromkeys(DROPOUT, "0.0"),
     **{name: "None" for ours, row in OPTIONS.items() for name in row.names},

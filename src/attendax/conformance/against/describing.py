@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..conventions.form import factor_of, scale_of_first, solved
-from ..conventions.table import IGNORED, TABLE
+from ..conventions.table import IGNORED, INSTEAD, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
@@ -75,7 +75,7 @@ class Describing:
             self.form = form = offered or form
             left += [] if offered else [name]
         left = [name for name in left if "segments" not in form.options or name != form.options["segments"].form]
-        form = self._empty_lse(*self._empty(self._order(self._word(form))))
+        form = self._empty_lse(*self._empty(self._order(self._joined(self._word(form)))))
         form = self._dtypes(extremes.taken(self.answer, self._settled, form, self.sizes))
         for name in (x for x in free if x in left):
             if name in DROPOUT:
@@ -360,6 +360,14 @@ class Describing:
         found = self.answer(form, Probe((query, key, value), {"bias": bias}))
         one = scale_of_first(found[0], self.sizes[3]) if found else None
         return factor_of(one, one, "bias")
+
+    def _joined(self, form: Form) -> Form:
+        """Tell whether causal counts beside a mask."""
+        if not {"mask", "is_causal"} <= form.options.keys():
+            return form
+        mask = options.drawn("mask", form.options["mask"].form, self.sizes)
+        probe = self._probe({"mask": mask, "is_causal": True})
+        return self._settled([form, form.but(joins=INSTEAD)], [probe]) or form
 
     def _order(self, form: Form) -> Form:
         """The order in which scale, softcap, bias and mask come."""

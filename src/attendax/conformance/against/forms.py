@@ -74,6 +74,7 @@ class Form:
     heads: str = ""  # the name of its keyword for the number of heads
     meant: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of other required arguments: Python
     by_name: tuple[str, ...] = ()  # of its arrays, where another argument comes before one of them
+    by_position: str = ""  # Python that lets a function be called by name which is not
     word: str = ""  # the convention of causal of a mask that may be the word "causal"
     # of its keywords, where they are numbers, text or None
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -113,6 +114,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     count = sum(name not in HEADS for name in fn.required)
     heads = next((name for name in fn.names if name in HEADS), "")
     form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
+    form = dataclasses.replace(form, by_position=fn.by_position)
     square = sizes[2::2] == sizes[3::2]
     packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2)
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")

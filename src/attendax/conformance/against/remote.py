@@ -67,12 +67,16 @@ class Here(Subject):
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)
+        if in_order := by_position(parameters):
+            given = {"fn": self.fn}
+            exec(in_order, given)
+            self.fn = given["fn"]
         names, required = ([p.name for p in parameters if p.default is p.empty or some] for some in (True, False))
         defaults = {p.name: p.default for p in parameters if _is_plain(p.default)}
         if made:
             required = names[:3]
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
-        self.told = {"names": names, "required": required, "defaults": defaults}
+        self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
 
     def answer(self, request: Asked) -> Leaves:
         """One call."""
@@ -159,6 +163,7 @@ class Function:
             raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
         self.names: list[str] = told["names"]
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
+        self.by_position: str = told["by_position"]
         self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
 
     def __call__(self, /, *arrays: Any, **options: Any) -> Results:
@@ -189,6 +194,11 @@ class Function:
         return functools.partial(self._run, code)
 
 
+def reached(form: Any) -> str:
+    """Python that makes ``fn`` the function of a form, which is called by name."""
+    return "\n".join(filter(None, (import_line(form.path), form.by_position)))
+
+
 def import_line(path: str) -> str:
     """Python that makes ``fn`` the function of that path."""
     if path in ADAPTERS or foreign.is_path(path):
@@ -203,9 +213,33 @@ def _parameters(fn: Any) -> list[inspect.Parameter]:
         parameters = _documented(fn)
     anything = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     parameters = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    if anything and not parameters:  # *args
-        return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
-    return parameters
+    if not anything or parameters:
+        return parameters
+    if found := _of_torch(fn):
+        return found
+    return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]  # *args
+
+
+def _of_torch(fn: Any) -> list[inspect.Parameter]:
+    """The parameters of a module of PyTorch, or of the ``apply`` of one of its autograd functions, by their forward."""
+    owner, torch = getattr(fn, "__self__", None), sys.modules.get("torch")
+    if torch and isinstance(fn, torch.nn.Module):
+        return _parameters(fn.forward)
+    if not (torch and isinstance(owner, type) and issubclass(owner, torch.autograd.Function)):
+        return []
+    given = _parameters(owner.forward)  # type: ignore[attr-defined]
+    own = owner.setup_context is torch.autograd.Function.setup_context  # type: ignore[attr-defined]
+    return [p.replace(kind=p.POSITIONAL_ONLY) for p in given[own:]]  # its first is the context
+
+
+def by_position(parameters: list[inspect.Parameter]) -> str:
+    """Python that lets ``fn`` be called by name; empty if it needs none. It ends before defaults that are no text."""
+    if not any(p.kind is p.POSITIONAL_ONLY for p in parameters[3:]):
+        return ""
+    known = itertools.takewhile(lambda p: p.default is p.empty or _is_plain(p.default), parameters)
+    words = {p.name: None if p.default is p.empty else p.default for p in known}
+    call = "call(*(in_order | dict(zip(in_order, arrays)) | options).values())"
+    return f"in_order = {words!r}\nfn = lambda *arrays, call=fn, **options: {call}"
 
 
 def _is_plain(x: Any) -> bool:
@@ -227,7 +261,7 @@ def _documented(fn: Any) -> list[inspect.Parameter]:
 def _made(x: Any, kind: str) -> Any:
     if isinstance(x, Mapping):
         if set(x) == {OBJECT}:
-            return types.SimpleNamespace(**x[OBJECT])
+            return types.SimpleNamespace(**_made(x[OBJECT], kind))
         return {k: _made(v, kind) for k, v in x.items()}
     if isinstance(x, tuple):
         return tuple(_made(v, kind) for v in x)

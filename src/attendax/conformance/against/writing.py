@@ -8,7 +8,7 @@ from .forms import LSE, SOFTMAX, UNKNOWN, Form, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
 from .options import ARRAYS, BACK, GIVEN, INTO, OPTIONS, OUT_OF
-from .remote import IMPORTS, import_line
+from .remote import IMPORTS, reached
 
 LN_2 = "0.6931471805599453"
 OF_SIZE = {"G": ("key", "N"), "S": ("key", "T"), "V": ("value", "D")}  # the array and the axis that has a size
@@ -46,7 +46,7 @@ class _Adapter(Keywords):
         first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
         given = ", ".join([first, *filter(None, [a.heads]), *words])
         imports = ["import types"] * any("types." in x for x in self.words.values())
-        return [*imports, IMPORTS[self.b.arrays], import_line(self.b.path), "", "", f"def adapted({given}):"]
+        return [*imports, IMPORTS[self.b.arrays], reached(self.b), "", "", f"def adapted({given}):"]
 
     def _arrays(self) -> list[str]:
         """Lines from the arrays of ``a`` to (B, N, T, D), where they are needed."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from ..adapters.implementation import OPTIONS as PROTOCOL
 from ..against.forms import Form
 from ..against.options import BACK, INTO, MEANINGS, NUMBER, REACH, WIDE, WORD, back, to
-from ..against.remote import IMPORTS, import_line
+from ..against.remote import IMPORTS, reached
 from ..against.writing import LN_2, joining
 from ..conventions.form import LAW as BY_LAW
 
@@ -36,7 +36,7 @@ def is_of_protocol(form: Form, no_limit: str) -> bool:
     segments = "query_segment_ids", "key_segment_ids"
     called = (form.layout, form.outcome, form.pack, form.order) == ("BNTD", "BNTD", "", "query, key, value")
     named = all(tuple(x) == (segments if k == "segments" else (k, kinds.get(k, ""))) for k, x in form.options.items())
-    plain = not (form.first or form.heads or form.meant or form.by_name or form.word or form.given)
+    plain = not (form.first or form.heads or form.meant or form.by_name or form.by_position or form.word or form.given)
     return called and plain and named and form.how["lse"] != "base 2" and no_limit != "-1"
 
 
@@ -74,7 +74,7 @@ class _Fit:
         keywords = [f"{x}={'False' if x in FLAGS else None}" for x in PROTOCOL if x in self.offered]
         head = ", ".join(["query, key, value", *(["*"] if keywords else []), *keywords])
         imports = ["import types"] * ("types." in used)
-        imports += [IMPORTS[self.form.arrays], import_line(self.form.path)]
+        imports += [IMPORTS[self.form.arrays], reached(self.form)]
         return "\n".join([*imports, "", "", f"def adapted({head}):", *(f"    {x}" for x in sizes + lines), ""])
 
     def _square(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from .table import DEFECT, TABLE, UNUSUAL, Line, python, words_of_scale
+from .table import CONVENTION, DECLARED, DEFECT, INSTEAD, TABLE, UNUSUAL, Line, python, words_of_scale
 
 NEAR = 2e-3  # of an exponent, and of a number as a share of it
 AXES = ("N", "T", "S", "D", "V")
@@ -40,6 +40,9 @@ class Form:
         kind = UNUSUAL if axis == "scale" else DEFECT  # a model may have a scale of its own, as Gemma 2 has
         if axis == "fill" and value not in TABLE[axis]:
             return TABLE[axis]["less 10"].with_number("10", value.removeprefix("less "))
+        if value == INSTEAD and self.value("causal") == DECLARED["decode"]:  # the rule of the same library
+            documented = TABLE["causal"][DECLARED["decode"]].source
+            return TABLE[axis][value]._replace(kind=CONVENTION, source=documented)
         return TABLE[axis].get(value) or Line(python(value), said[axis].format(value), kind=kind)
 
     def kind(self, axis: str) -> str:

@@ -81,6 +81,7 @@ class Steps:
         asked = [axis for axis in MASKING if any(is_given(options.get(name)) for name in ASKS[axis])]
         by_axis = {axis: self.line(axis) for axis in asked}
         known["either"] = functools.partial(self._either, by_axis)
+        known["in_place"] = functools.partial(self._in_place, by_axis)
         seen = self.line("joins", seen=self._all(by_axis))
         seen = self.line("pairs", seen=seen, hides=bool(asked))
         return np.broadcast_to(seen, (*self.q.shape[:3], known["S"]))
@@ -96,6 +97,10 @@ class Steps:
             return self._all(by_axis)
         rest = {axis: x for axis, x in by_axis.items() if axis != other}
         return self._all(rest | {one: by_axis[one] | by_axis[other]})
+
+    def _in_place(self, by_axis: dict[str, np.ndarray], one: str, other: str) -> np.ndarray:
+        """The pairs that every option allows, but for one that is left out where another is given."""
+        return self._all({axis: x for axis, x in by_axis.items() if axis != other or one not in by_axis})
 
     def scaled(self, s: np.ndarray) -> np.ndarray:
         """Products of queries and keys, times the scale."""

@@ -16,6 +16,7 @@ IGNORED = "ignored"
 LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
+INSTEAD = "mask in place of causal"
 
 
 class Line(NamedTuple):
@@ -165,6 +166,7 @@ TABLE: dict[str, Axis] = {
             )
             for one, other in itertools.combinations(("causal", "window", "key_lengths", "segments", "mask"), 2)
         },
+        INSTEAD: Line("in_place('mask', 'causal')", "causal is left out where a mask is given", kind=UNUSUAL),
     },
     "pairs": {
         "seen": Line("seen"),
