@@ -266,7 +266,8 @@ def until_first(argv: list[str]) -> None:
     With ``--all`` small cases of the list are asked after it, too: which of them find it, and seconds of each.
     """
     from attendax.conformance.cases.how import DEAR, PLAINEST
-    from attendax.conformance.command.arguments import add_arguments, how_of, implementation
+    from attendax.conformance.command.arguments import how_of, implementation
+    from attendax.conformance.command.options import add_arguments
     from attendax.conformance.report.outcome import KnownFailures
     from attendax.conformance.run.clock import Clock
     from attendax.conformance.run.run import Run, Telling

@@ -7,14 +7,14 @@ It lies beside the package, not in it: importing the package would import JAX.
 def pytest_addoption(parser):
     """Add the options; the defaults change nothing."""
     group = parser.getgroup("attention", "attention, judged by attendax")
-    path = "judge an attention function, module:function or the name of an adapter; one test for each case (repeatable)"
+    path = "attention function, module:function or the name of an adapter: a test for each case (repeatable)"
     group.addoption("--attention", action="append", default=[], metavar="module:function", help=path)
     group.addoption("--attention-adapter", metavar="NAME", help="adapter of those functions, or module:function of one")
     group.addoption("--attention-level", metavar="LEVEL", help="forward, gradient, backward or everything")
-    profile = "numbers, robust or law; numbers unless given"
+    profile = "numbers, robust or law [numbers]"
     group.addoption("--attention-profile", metavar="PROFILE", help=profile)
-    group.addoption("--attention-seed", type=int, metavar="N", help="of the numbers; drawn unless given")
-    budget = "seconds for cases at sizes as people run them; 12 unless given, 24 of JAX, 0 for none"
+    group.addoption("--attention-seed", type=int, metavar="N", help="random seed [a new one, printed]")
+    budget = "seconds for realistic sizes, 0 for none [12, of JAX 24]"
     group.addoption("--attention-budget", type=float, metavar="SECONDS", help=budget)
     only = "a law such as L6, or a part of the names of cases (repeatable)"
     group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)

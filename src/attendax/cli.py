@@ -1,29 +1,52 @@
-"""The command ``attendax``: ``learn``, ``grade``, ``check``, ``describe``, ``diff``, ``embed``, ``bench`` ..."""
+"""The command ``attendax``: its commands, each in a module that is imported when it runs."""
 
 import argparse
+import importlib
 import importlib.metadata
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 from attendax import exits
-from attendax.commands import embed
 from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import did_you_mean, one_line
 from attendax.successors import successor
 
+GROUPS = {  # what somebody wants to do: the commands, and a line on each
+    "Test an attention function": {
+        "check": "faults of a function, each with its law and a script that shows it",
+        "describe": "how a function is called, and which conventions it follows",
+    },
+    "Compare": {"diff": "conventions by which two functions differ, and an adapter"},
+    "Learn": {
+        "learn": "exercises: attention and its gradients, for you to write",
+        "grade": "mistakes in your solutions, with reasons and hints",
+    },
+    "See it work": {
+        "embed": "similarities of sentences, by a real encoder",
+        "demo": "attention on small numbers, without and with a mask",
+    },
+}
 FOLDERS = {
-    "inputs": "write the cases of check as folders, for a program that runs anywhere",
-    "judge": "judge the results that lie in those folders",
-    "vectors": "write the cases with what is right, and how far off each number may be",
+    "inputs": "cases of check as folders, for a program that runs anywhere",
+    "judge": "report on the results in those folders",
+    "vectors": "cases with the right results, and allowed errors",
 }
-LEARNING = {
-    "learn": "learn attention by writing it: the exercises, and skeletons of them in a folder",
-    "grade": "say what is right and wrong in such a folder, with reasons and hints",
+MORE = {"bench": "time of attention beside the other libraries that are installed"}
+LEARNING = tuple(GROUPS["Learn"])
+MODULES = {  # of the commands
+    "check": "conformance.command.of_models",
+    "describe": "conformance.command.describing",
+    "diff": "conformance.command.comparing",
+    **{name: "conformance.command.folders" for name in FOLDERS},
+    **{name: "commands.learn" for name in LEARNING},
+    **{name: f"commands.{name}" for name in ("embed", "demo", "bench")},
 }
+ABOUT = {name: about for commands in (*GROUPS.values(), FOLDERS, MORE) for name, about in commands.items()}
 
 
 def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
@@ -132,66 +155,49 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(argv: Sequence[str]) -> _Parser:
-    parser = _Parser(prog="attendax", description="Attention that keeps its word.")
+    parser = _Parser(prog="attendax", usage="attendax COMMAND ...", description=_listed())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     about = "versions, and whether the native library is there"
     parser.add_argument("--version", action=_Versions, nargs=0, help=about)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-
-    shown = commands.add_parser("demo", help="scaled dot-product attention on small numbers, without and with a mask")
-    if "demo" in argv[:1]:
-        from attendax.commands import demo
-
-        shown.set_defaults(run=demo.run)
-
-    for name, about in LEARNING.items():
-        parsed = commands.add_parser(name, help=about, description=about)
-        if name in argv[:1]:
-            from attendax.commands import learn
-
-            learn.add_arguments(parsed, name)
-
-    about = "judge an attention function, law by law, gradients included"
-    check = commands.add_parser("check", help=about, description=about)
-    if "check" in argv[:1]:  # the kit is imported for nothing else
-        from attendax.conformance import command
-
-        chosen = command.command_for(argv)
-        chosen.add_arguments(check)
-        check.set_defaults(run=chosen.run)
-
-    about = "say how an attention function is called, and which conventions it follows"
-    described = commands.add_parser("describe", help=about, description=about)
-    if "describe" in argv[:1]:
-        from attendax.conformance.command import describing as of_one
-
-        of_one.add_arguments(described)
-        described.set_defaults(run=of_one.run)
-
-    about = "say by which conventions two attention functions differ, and print an adapter"
-    against = commands.add_parser("diff", help=about, description=about)
-    if "diff" in argv[:1]:
-        from attendax.conformance.command import comparing as of_two
-
-        of_two.add_arguments(against)
-        against.set_defaults(run=of_two.run)
-
-    for name, about in FOLDERS.items():
-        parsed = commands.add_parser(name, help=about, description=about)
-        if name in argv[:1]:
-            from attendax.conformance.command import folders
-
-            folders.add_arguments(parsed, name)
-
-    embed.add_command(commands)
-
-    about = "time attention beside the other libraries that are installed"
-    timed = commands.add_parser("bench", help=about, description=about)
-    if "bench" in argv[:1]:
-        from attendax.commands import bench
-
-        bench.add_arguments(timed)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="attendax")
+    called = next((word for word in argv if not word.startswith("-")), "")
+    for name, about in ABOUT.items():
+        parsed = commands.add_parser(name, description=about)
+        if name == called:
+            _add_arguments(parsed, name, argv)
     parser.commands = commands.choices
     return parser
+
+
+def _listed() -> str:
+    """The commands under what somebody wants to do."""
+    lines = []
+    for title, commands in GROUPS.items():
+        lines += [title, *(f"  {name:<10}{about}" for name, about in commands.items())]
+    folders = f"Cases as folders, for a program on another machine: {', '.join(FOLDERS)}."
+    return "\n".join([*lines, "", folders, "The options of a command: attendax COMMAND --help"])
+
+
+def _add_arguments(parser: argparse.ArgumentParser, command: str, argv: Sequence[str]) -> None:
+    """The arguments of the command that runs: only its own module is imported."""
+    if command == "check":
+        from attendax.conformance.command import options
+
+        if not options.of_models(argv):
+            options.add_arguments(parser, argv)
+            parser.set_defaults(run=lambda args: _module("conformance.command.running").run(args))
+            return
+    module = _module(MODULES[command])
+    if command in (*LEARNING, *FOLDERS):
+        module.add_arguments(parser, command)
+    else:
+        module.add_arguments(parser)
+    if hasattr(module, "run"):
+        parser.set_defaults(run=module.run)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"attendax.{name}")
 
 
 def _version(package: str) -> str:

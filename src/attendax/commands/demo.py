@@ -10,6 +10,10 @@ from attendax.exits import FAILED
 from attendax.legible import columns, wrapped
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """``attendax demo`` has no arguments."""
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the demo: attention weights of two small sequences, the same under a causal mask, and ``attention``."""
     rng = np.random.RandomState(42)  # the generator behind np.random.seed(42), without touching the global one

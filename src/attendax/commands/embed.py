@@ -31,26 +31,30 @@ TITLE = 60  # columns of the text in the title of a picture
 HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
 
 
-def add_command(commands: Any) -> None:
-    """Add the command, with its arguments."""
-    about = "embed sentences with all-MiniLM-L6-v2 or another BERT checkpoint"
-    embed = commands.add_parser("embed", help=about, description=f"{about}; {STREAM}")
-    embed.set_defaults(run=_embed)
-    embed.add_argument("texts", nargs="*", metavar="TEXT", help="none, or a single -: one a line from standard input")
-    embed.add_argument("--json", action="store_true", help='a line for each text: {"text": ..., "embedding": [...]}')
-    embed.add_argument("--check", action="store_true", help="compare with the NumPy specification")
-    embed.add_argument("--map", metavar="FILE.png", help="draw the attention heads of one layer for the first text")
-    embed.add_argument("--page", metavar="FILE.html", help="write a page of all heads of all layers for the first text")
-    embed.add_argument("--layer", type=int, metavar="K", help="the layer to draw, from 1; the last unless given")
-    embed.add_argument("--file", metavar="FILE", help="the texts, one a line, UTF-8; - is standard input")
+def add_arguments(embed: argparse.ArgumentParser) -> None:
+    """The arguments of ``attendax embed``."""
+    embed.description = f"{embed.description}: all-MiniLM-L6-v2 or another BERT checkpoint; {STREAM}"
     embed.add_argument(
-        "--output", metavar="FILE.npy", help="write the embeddings there, as they come, in bounded memory"
+        "texts", nargs="*", metavar="TEXT", help="text; none, or a single -: one a line from standard input"
+    )
+    embed.add_argument(
+        "--json", action="store_true", help='a JSON line for each text: {"text": ..., "embedding": [...]}'
+    )
+    embed.add_argument("--check", action="store_true", help="comparison with the NumPy specification")
+    embed.add_argument(
+        "--map", metavar="FILE.png", help="picture of the attention heads of one layer, for the first text"
+    )
+    embed.add_argument("--page", metavar="FILE.html", help="page of all heads of all layers, for the first text")
+    embed.add_argument("--layer", type=int, metavar="K", help="layer that --map draws, from 1 [the last]")
+    embed.add_argument("--file", metavar="FILE", help="file of texts, one a line, UTF-8; - is standard input")
+    embed.add_argument(
+        "--output", metavar="FILE.npy", help="file for the embeddings, written as they come, in bounded memory"
     )
     embed.add_argument("--packed", action="store_true", help="several texts in a row instead of padding")
     texts.add_shared_arguments(embed)
 
 
-def _embed(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Embed every text; print the similarity matrix, or a line of JSON as soon as an embedding is there."""
     if args.layer is not None and args.map is None:
         raise Refusal("--layer chooses the layer that --map draws; --map FILE.png is missing")

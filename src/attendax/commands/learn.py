@@ -23,16 +23,24 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """The arguments of ``attendax learn`` or ``attendax grade``."""
     library = parser.add_mutually_exclusive_group()
     for name, title in (("numpy", "NumPy"), ("jax", "JAX"), ("torch", "PyTorch")):
-        library.add_argument(f"--{name}", dest="arrays", action="store_const", const=name, help=f"in {title}")
+        library.add_argument(f"--{name}", dest="arrays", action="store_const", const=name, help=f"exercises in {title}")
     if command == "learn":
-        parser.add_argument("folder", nargs="?", metavar="DIR", help="write the skeletons there; none: list the path")
-        parser.add_argument("--solutions", action="store_true", help="each in attendax.spec, with its derivation")
+        parser.add_argument(
+            "folder", nargs="?", metavar="DIR", help="folder for the skeletons [none: the path is listed]"
+        )
+        parser.add_argument(
+            "--solutions", action="store_true", help="solutions: each in attendax.spec, with its derivation"
+        )
         parser.set_defaults(run=_learn)
         return
-    parser.add_argument("folder", metavar="DIR", help="the folder with your functions")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="these functions only")
-    parser.add_argument("--hint", type=int, default=1, metavar="N", help="2: more help; 3: the derivation, too")
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="stop a function after so long")
+    parser.add_argument("folder", metavar="DIR", help="folder with your functions")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="functions that are graded [all]")
+    parser.add_argument(
+        "--hint", type=int, default=1, metavar="N", help="depth of the hints: 1, 2, or 3 with the derivation [1]"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, metavar="S", help=f"limit for a function [{SECONDS:g}]"
+    )
     parser.set_defaults(run=_grade)
 
 

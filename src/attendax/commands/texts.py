@@ -24,8 +24,8 @@ EVERY = 0.5  # seconds between two reports of progress
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say by which checkpoint."""
-    parser.add_argument("--weights", metavar="DIR", help="checkpoint; the installed all-MiniLM-L6-v2 unless given")
-    parser.add_argument("--pool", choices=("mean", "cls"), help="of the tokens; what the checkpoint says unless given")
+    parser.add_argument("--weights", metavar="DIR", help="checkpoint [the installed all-MiniLM-L6-v2]")
+    parser.add_argument("--pool", choices=("mean", "cls"), help="pooling of the tokens [the checkpoint's]")
 
 
 def load(args: argparse.Namespace) -> "SentenceEncoder":

@@ -28,8 +28,8 @@ ANY = square.Form()
 GROUPED = {"grouped heads": "as many heads in all arrays"}  # what several libraries lack, and why
 HEADS = {"rank 2": "arrays have an axis of heads"}
 LAYER = GROUPED | {"rank 2": "the layer splits the heads", "heads apart": "its output projection adds the heads"}
-RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 CAUSAL, EMPTY_ROWS = ("start", "end", "decode"), ("zero", "mean", "nan")
+RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
 
 class Documented(NamedTuple):

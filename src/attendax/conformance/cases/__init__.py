@@ -1,5 +1,6 @@
 """Every case, from the plain to the special."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 
@@ -69,6 +70,7 @@ def _words(only: Iterable[str] | None) -> list[str]:
     return [only] if isinstance(only, str) else list(only or ())
 
 
+@functools.cache  # every verdict of a run says what other profiles add
 def profiles(level: str = "everything") -> dict[str, int]:
     """The number of cases of a level that each profile adds to those before it."""
     return {profile: sum(c.profile == profile and _of_level(c, level) for c in CASES) for profile in PROFILES}

@@ -1,10 +1,9 @@
-"""Arguments of the command line, and their meaning in the terms of ``check``."""
+"""Arguments of the command line in the terms of ``check``."""
 
 import argparse
 import ast
 import difflib
-import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,119 +12,16 @@ from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS
-from ..adapters.implementation import CAUSAL, EMPTY_ROWS, PROTOCOL_TRAITS, Implementation
-from ..cases import profiles
+from ..adapters.implementation import Implementation
 from ..cases.how import How
 from ..contract.understanding import Settled, path_of
 from ..conventions.table import TABLE
 from ..worker import foreign
 from ..worker.place import implement
+from .options import CALLED, REPORTS, SETTLING
 
 OURS = ("check: ", "check_model: ")  # errors that say what the user has to change begin so
-ARRAYS = ("jax", "torch", "numpy")
 AXES = (*TABLE, "always")
-REPORTS = ("json", "markdown")
-ADDS = profiles()
-LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything; the last unless given"
-MORE = f"robust ({ADDS['robust']} more: NaN under masks, extremes, empty sets) or law ({ADDS['law']} more)"
-BUDGET = "of the run, on a CPU or at rest; 30 unless given, 60 for JAX; 0: no limit, and no sizes as people run them"
-LIKE_ALL = "of --all-installed, conformance.json and .md; of --all-models, models.json and .md; . unless given"
-REQUIRED, ELSEWHERE = "gradients, masks, lse, bfloat16, ...", "in one that does not know what is right"
-ALIGNED = "start unless given; end; or decode: the start, but a single query sees all keys"
-GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
-    "what is no function of Python": {
-        "exec": (str, '"./prog {case}"', "a program that reads the folder of a case and writes its results there"),
-        "onnx": (str, "FILE", "a model of ONNX, run by onnxruntime"),
-    },
-    "how the function is called": {
-        "adapter": (str, "NAME", "one that ships, or module:function of your own"),
-        "arrays": (ARRAYS, "", "found by trying unless given, those last that the function does not import"),
-        "layout": (str, "BTNH", "of the axes: BNTD, BTND, NTD, TND, TD (H for D), or packed"),
-        "rename": (list, "mask=attn_mask", "keywords of other names"),
-        "mask_true": (("attend", "drop"), "", "what True in a mask means; attend unless given"),
-        "causal": (CAUSAL, "", f"where is_causal is aligned: {ALIGNED}"),
-        "empty_rows": (EMPTY_ROWS, "", "of a query without keys; zero unless given"),
-        "lse_base": (float, "2", "of its log-sum-exp; e unless given"),
-        "lacks": (list, "TRAIT", 'what it does not offer, such as "grouped heads"; all traits are listed below'),
-        "backward": (str, "module:function", "its gradients by hand"),
-    },
-    "what it may mean": {
-        "contract": (str, "FILE", "what it has to mean, as `attendax describe --save` writes it"),
-        "expect": (list, "AXIS=VALUE", "an unusual meaning that is meant, such as scale=1"),
-        "ignore": (list, "NAME", "parameters of which no meaning is known"),
-    },
-    "what is judged": {
-        "only": (list, "L6", "laws, parts of the names of cases, and keywords"),
-        "level": (str, "LEVEL", LEVELS),
-        "profile": (str, "PROFILE", f"numbers ({ADDS['numbers']} cases), {MORE}; numbers unless given"),
-        "dtype": (str, "DTYPE", "float32, float64, bfloat16 or float16"),
-        "seed": (int, "N", "of the numbers; drawn unless given"),
-        "sizes": (str, "B=2,N=8,D=64", "of axes B, N, G, T, S, D, V: every case that fits them"),
-        "precision": (str, "P", "of float32 products: highest, tf32 or bf16"),
-        "budget": (float, "SECONDS", BUDGET),
-        "claims": (list, "CLAIM", "what it claims, and is asked beside all else: row-invariance"),
-    },
-    "what else is asked": {
-        "repeat": (int, "K", "how often each is judged, every second time with other numbers; 3 where that is cheap"),
-        "device": (str, "cuda:0", "where the arrays are made"),
-        "require": (list, "KIND", f"what must have been judged, or the status is 1: {REQUIRED}"),
-        "known_failures": (str, "FILE", 'lines "skip CASE" and "xfail CASE  # why"'),
-    },
-    "where and how long": {
-        "thorough": (bool, "", "no limit: minutes; --budget is then the judge's for sizes as people run them, or 60"),
-        "timeout": (float, "SECONDS", "for one case; 60 unless given, or a third of the budget"),
-        "total_timeout": (float, "SECONDS", "for all; what is left then is not judged"),
-        "in_process": (bool, "", f"call it in this process, for a debugger; else {ELSEWHERE}"),
-    },
-    "what is written": {
-        **{kind: (str, "FILE", f"the report as {kind}; - is standard output") for kind in REPORTS},
-        "quiet": (bool, "", "no progress on standard error"),
-        "reproduce": (str, "CASE", "the script of one case alone; else one for each cause"),
-        "list_cases": (bool, "", "print the cases that would run, and stop"),
-        "list_adapters": (bool, "", "print the adapters that ship, and stop"),
-        "all_installed": (bool, "", "every adapter whose library is installed"),
-        "all_models": (bool, "", "models and layers of each library that is installed"),
-        "output": (str, "DIR", LIKE_ALL),
-    },
-}
-ACTIONS: dict[Any, dict[str, Any]] = {  # of a name, or a type
-    "reproduce": {"nargs": "?", "const": ""},
-    bool: {"action": "store_true"},
-    argparse.BooleanOptionalAction: {"action": argparse.BooleanOptionalAction},
-    list: {"nargs": "+", "action": "extend"},
-}
-DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest"}
-SETTLING = tuple(GROUPS["what it may mean"])
-CALLED, NUMBERS = tuple(GROUPS["how the function is called"]), tuple(GROUPS["what is judged"])
-WRITTEN = (*REPORTS, "quiet", "reproduce")
-SAID = """\
-The function takes (query, key, value, *, mask, bias, is_causal, scale, ...) on arrays (B, N, T, D); what its signature
-does not name is not offered. Exit status: 0 nothing is wrong, 1 something is, 2 refused. With --all-installed: 1 if
-attendax's own implementations are not all without fault, whatever the others are; else 0.
-Whole models and layers: --model m:apply, --layer m:layer; --model m:apply --help has their options."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    traits = textwrap.fill(f"What --lacks takes: {', '.join(PROTOCOL_TRAITS)}.", 120)
-    parser.epilog = f"{SAID}\n{traits}"
-    parser.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function, or the name of an adapter")
-    for title, options in GROUPS.items():
-        add(parser, title, options)
-
-
-def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **otherwise: str) -> None:
-    """Add a group of options, by names or as a table; ``otherwise``: the help of those that mean less to a command."""
-    group, every = parser.add_argument_group(title), {k: x for options in GROUPS.values() for k, x in options.items()}
-    every |= names if isinstance(names, dict) else {}
-    for name in names:
-        kind, metavar, about = every[name]
-        given: dict[str, Any] = {"help": otherwise.get(name, about)}
-        given |= {"default": DEFAULTS[name]} if name in DEFAULTS else {}
-        given |= {"metavar": metavar} if metavar else {}
-        given |= ACTIONS.get(name) or ACTIONS.get(kind) or {"choices" if isinstance(kind, tuple) else "type": kind}
-        group.add_argument(f"--{name.replace('_', '-')}", **given)
 
 
 def target(args: argparse.Namespace) -> str | None:

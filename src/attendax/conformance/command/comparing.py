@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = SAID
     parser.add_argument("a", metavar="A", help="module:function, or the name of an adapter")
-    parser.add_argument("b", metavar="B", help="the same")
-    parser.add_argument("--layers", action="store_true", help="they are layers, functions of (params, x)")
-    parser.add_argument("--heads", type=int, default=HEADS, metavar="N", help=f"of the layers; {HEADS} unless given")
+    parser.add_argument("b", metavar="B", help="module:function, or the name of an adapter")
+    parser.add_argument("--layers", action="store_true", help="comparison of layers, functions of (params, x)")
+    parser.add_argument("--heads", type=int, default=HEADS, metavar="N", help=f"heads of the layers [{HEADS}]")
 
 
 def run(args: argparse.Namespace) -> int:

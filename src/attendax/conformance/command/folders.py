@@ -31,24 +31,25 @@ from ..run.run import Run
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
 from ..worker.place import here
-from .arguments import NUMBERS, WRITTEN, add, how_of, refuse_unwritable, refusing
+from .arguments import how_of, refuse_unwritable, refusing
+from .options import NUMBERS, WRITTEN, add
 from .output import live, new_folder, show, show_script
 
 ASKED = (*NUMBERS, "lacks")  # what an index says of a run
 AS_FOLDERS = {"timeout": None, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
-LACKS = 'what the program does not offer, such as "bfloat16": it is asked for nothing that takes it'
+LACKS = 'traits that the program does not offer, such as "bfloat16"'
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """The arguments of one of the three commands."""
     if command == "judge":
-        parser.add_argument("folder", metavar="DIR", help="what `attendax inputs` wrote, with results in it")
-        add(parser, "what is judged", ("causal", "empty_rows", "require", "known_failures"))
-        add(parser, "what is written", WRITTEN)
+        parser.add_argument("folder", metavar="DIR", help="folder that `attendax inputs` wrote, with results in it")
+        add(parser, "cases", ("causal", "empty_rows", "require", "known_failures"))
+        add(parser, "output", WRITTEN)
         parser.set_defaults(run=_judge)
         return
-    parser.add_argument("folder", metavar="DIR", help="a folder that is not there yet")
-    add(parser, "what is judged", ASKED, lacks=LACKS)
+    parser.add_argument("folder", metavar="DIR", help="folder that is not there yet")
+    add(parser, "cases", ASKED, lacks=LACKS)
     also = None if command == "inputs" else _write_right
     parser.set_defaults(budget=0.0, require=None, **AS_FOLDERS, run=refusing(lambda args: _written(args, also)))
 

@@ -3,8 +3,6 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 from attendax.exits import Refusal
@@ -14,38 +12,38 @@ from ..cases.how import TIMEOUT
 from ..models.checking import check_model, choose, described, laws_of
 from ..models.describing import SETTINGS
 from . import running
-from .arguments import WRITTEN, add, refuse_unwritable
+from .arguments import refuse_unwritable
+from .options import WRITTEN, Formatter, add
 from .output import live, show, show_script
 
-OPTIONS = ("--model", "--layer")
-CAUSAL = {"causal": (argparse.BooleanOptionalAction, "", "a position sees only what is before it, or all")}
+CAUSAL = {
+    "causal": (
+        argparse.BooleanOptionalAction,
+        "",
+        "mask of the model: a position sees only positions before it, or all",
+    )
+}
 SAID = """\
 The model takes tokens (B, T) or vectors (B, T, M) and gives a result for each position; keywords mask, lengths,
 segment_ids and positions are passed only where its signature has them. help(attendax.conformance.check_model) has the
 rest. Exit status: 0 nothing is wrong, 1 something is, 2 refused."""
 
 
-def command_for(argv: Sequence[str]) -> ModuleType:
-    """Choose the command of these arguments: that of models, or that of functions."""
-    words = {word.partition("=")[0] for word in argv}
-    return sys.modules[__name__] if words.intersection(OPTIONS) else sys.modules[__package__]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = Formatter
     parser.epilog = SAID
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model", metavar="module:name", help="a function, or a module of a known library")
-    which.add_argument("--layer", metavar="module:name", help="the same, of vectors")
-    add(parser, "what it is", CAUSAL | SETTINGS)
-    only, level = "laws, and parts of the names of cases", "forward, gradient or everything; the last unless given"
+    which.add_argument("--model", metavar="module:name", help="function, or module of a known library")
+    which.add_argument("--layer", metavar="module:name", help="layer: function or module of vectors")
+    add(parser, "model", CAUSAL | SETTINGS)
+    only, level = "laws, and parts of case names [all]", "forward, gradient or everything [everything]"
     add(
-        parser, "what is judged", ("only", "level", "profile", "seed", "timeout", "in_process"), only=only, level=level,
-        profile="numbers; robust adds NaN in padding",
+        parser, "cases", ("only", "level", "profile", "seed", "timeout", "in_process"), only=only, level=level,
+        profile="numbers, or robust, which adds NaN in padding [numbers]",
     )  # fmt: skip
     parser.set_defaults(profile="numbers")
-    add(parser, "what is written", (*WRITTEN, "list_cases"))
+    add(parser, "output", (*WRITTEN, "list_cases"))
 
 
 def run(args: argparse.Namespace) -> int:

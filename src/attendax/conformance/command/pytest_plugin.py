@@ -23,10 +23,11 @@ from ..report.outcomes import Outcome, Outcomes
 from ..run.run import repeated
 from ..worker.calling import subject_of
 from ..worker.place import implement
-from .arguments import GROUPS, add, how_of, settings
+from .arguments import how_of, settings
+from .options import GROUPS, add
 
 OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
-TITLES = ("how the function is called", "what is judged", "what else is asked", "where and how long")
+TITLES = ("calling convention", "cases", "more cases", "time and process")
 GIVEN = pytest.StashKey[argparse.Namespace]()
 COLLECTED = pytest.StashKey[list["Attention"]]()
 FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process

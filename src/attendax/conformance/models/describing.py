@@ -26,21 +26,21 @@ from .runner import Offer, Runner
 
 WORDS = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8, blocks:4,8"
 SETTINGS: dict[str, tuple[Any, str, str]] = {  # of a command, too: the type or the choices, a value, and help
-    "inputs": (("tokens", "vectors"), "", "tokens unless a width is given"),
-    "vocabulary": (int, "N", "how many tokens there are"),
-    "width": (int, "M", "of vectors"),
-    "arrays": (("jax", "torch", "numpy"), "", "found by trying unless given"),
-    "mask": (("mask", "lengths"), "", "how it is told of padding; by its signature"),
-    "cache": (str, "m:init,m:step", "functions of its cache, and a third that reorders it; or m:pair of them"),
-    "sees": (str, "WORDS", f"which tokens a position sees in a layer: {WORDS}"),
-    "window": (int, "W", "the same as --sees window:W"),
-    "layers": (int, "L", "of attention"),
-    "positions": (("absolute", "rotary", "relative", "none"), "", "how it encodes them"),
-    "longest": (int, "T", "the most tokens that it takes"),
-    "pad": (int, "TOKEN", "the token by which it knows padding"),
-    "lacks": (list, "TRAIT", "laws and traits that it has not"),
-    "heads": (str, "m:read", "a function of a layer that gives its weights of attention"),
-    "claims": (list, "CLAIM", '"bits", "own positions", "mean of dropout"'),
+    "inputs": (("tokens", "vectors"), "", "kind of the inputs [tokens, or vectors if --width is given]"),
+    "vocabulary": (int, "N", "number of known tokens"),
+    "width": (int, "M", "width of vectors"),
+    "arrays": (("jax", "torch", "numpy"), "", "kind of the arrays [found by trying]"),
+    "mask": (("mask", "lengths"), "", "keyword for padding [by its signature]"),
+    "cache": (str, "m:init,m:step", "functions of its cache, and a third that reorders the cache; or m:pair of them"),
+    "sees": (str, "WORDS", f"tokens that a position sees in a layer: {WORDS}"),
+    "window": (int, "W", "width of a window: short for --sees window:W"),
+    "layers": (int, "L", "number of attention layers"),
+    "positions": (("absolute", "rotary", "relative", "none"), "", "kind of its positions"),
+    "longest": (int, "T", "largest number of tokens"),
+    "pad": (int, "TOKEN", "token that stands for padding"),
+    "lacks": (list, "TRAIT", "laws and traits that it lacks"),
+    "heads": (str, "m:read", "function of a layer that gives its attention weights"),
+    "claims": (list, "CLAIM", 'claims that are also tested: "bits", "own positions", "mean of dropout"'),
 }
 CLAIMS = ("bits", "own positions", "mean of dropout")
 LEAST = {"vocabulary": 4, "pad": 0}  # of a number; else 1
