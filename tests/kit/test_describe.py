@@ -179,16 +179,11 @@ def sloped(q, k, v):
     return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2)
 
 
-def packed(q, k, v, cu_seqlens_q, cu_seqlens_k):
-    raise AssertionError
-
-
 def test_one_clear_message():
     assert "raises; the first said: RuntimeError: the kernel is not built; write a function of" in refused(raises)
     assert "it gives NoneType, expected an array" in refused(gives_nothing)
     assert "write a function of query, key and value" in refused(no_arrays)
     assert "by a name that is not known: wrap it in a function" in refused(lambda q, k, v, blocks: q)
-    assert "it takes packed sequences: judge it by `attendax check --layout packed`" in refused(packed)
 
 
 def test_the_nearest_form_is_told():

@@ -1,10 +1,13 @@
 """Functions of libraries by their own path, and what else is called in a way of its own, without an adapter."""
 
+import functools
 import importlib
 
 import numpy as np
 import pytest
 
+from attendax import cli
+from attendax.conformance import check
 from attendax.conformance.against import remote
 from attendax.conformance.contract import describing
 
@@ -111,3 +114,137 @@ def test_the_apply_of_an_autograd_function_and_a_module(name):
     exec("def fn(q, k, v, causal=False, scale=1.0, /): return causal, scale\n" + remote.by_position(
         remote._parameters(lambda q, k, v, causal=False, scale=1.0, /: None)), called)  # fmt: skip
     assert called["fn"](1, 2, 3, scale=4.0) == (False, 4.0)
+
+
+def tokens_first(off=0):
+    """A function that is made at run time."""
+
+    def attention(q, k, v, causal=False):
+        s = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
+        T, S = s.shape[-2:]
+        s = np.where(np.tri(T, S, S - T + off), s, -np.inf) if causal else s
+        w = np.exp(s - s.max(-1, keepdims=True))
+        return np.einsum("bnts,bsnd->btnd", w / w.sum(-1, keepdims=True), v)
+
+    return attention
+
+
+class Kept:
+    def __init__(self, off=0):
+        self.attend = tokens_first(off)
+
+    def __call__(self, q, k, v, causal=False):
+        return self.attend(q, k, v, causal)
+
+    def method(self, q, k, v, causal=False):
+        return self.attend(q, k, v, causal)
+
+
+FORWARD = {"level": "forward", "seed": 7, "budget": 0, "only": ["plain", "L4"]}
+MADE = {
+    "closure": tokens_first, "callable": Kept, "method": lambda off: Kept(off).method,
+    "partial": lambda off: functools.partial(Kept.method, Kept(off)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_function_that_no_other_process_can_import(kind):
+    """It is described in this process; it was held to the protocol, and its layout was a fault."""
+    report = check(MADE[kind](0), **FORWARD)
+    assert report.ok
+    assert "  arrays    query, key, value as (B, T, N, D)" in report.called
+    words = "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"
+    assert [cause.name for cause in check(MADE[kind](1), **FORWARD).causes] == [words]
+
+
+def test_in_process_and_by_hand(monkeypatch, tmp_path, capsys):
+    path = "contract.in_numpy:btnd"
+    report = check(path, in_process=True, **FORWARD)
+    assert report.ok
+    assert "  arrays    query, key, value as (B, T, N, D)" in report.called
+    assert report.process == "as asked for"
+    assert cli.main(["check", path, "--in-process", "--only", "plain", "--seed", "7", "--budget", "0"]) == 0
+    assert "(B, T, N, D)" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="gradients by hand are called by the protocol"):
+        check(path, backward=lambda g, q, k, v: (g, g, g), **FORWARD)
+
+
+def test_gradients_by_hand_of_a_function_with_its_own_conventions():
+    """Causal is aligned to the end: a flag had to say so."""
+
+    def attention(query, key, value, is_causal=False):
+        return tokens_first()(*(x.swapaxes(1, 2) for x in (query, key, value)), is_causal).swapaxes(1, 2)
+
+    def backward(g, query, key, value, is_causal=False):
+        s = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        s = np.where(np.tri(*s.shape[-2:], s.shape[-1] - s.shape[-2]), s, -np.inf) if is_causal else s
+        p = np.exp(s - s.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        dp = g @ value.swapaxes(-1, -2)
+        ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * query.shape[-1] ** -0.5
+        return ds @ key, ds.swapaxes(-1, -2) @ query, p.swapaxes(-1, -2) @ g
+
+    report = check(attention, backward=backward, seed=7, budget=0, only=["plain", "fewer queries"])
+    assert not report.failures, str(report)
+    assert report.coverage.judged["gradients"]
+
+
+def of_one(q, k, v, is_causal, off):
+    s = np.einsum("tnd,snd->nts", q, k) * q.shape[-1] ** -0.5
+    T, S = s.shape[-2:]
+    s = np.where(np.tri(T, S, S - T + off), s, -np.inf) if is_causal else s
+    top = s.max(-1, keepdims=True)
+    top = np.where(np.isinf(top), 0, top)
+    e = np.exp(s - top)
+    total = e.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return np.einsum("nts,snd->tnd", e / np.maximum(total, 1e-30), v), (np.log(total) + top)[..., 0]
+
+
+def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False, return_lse=False, off=0):
+    """As FlashAttention has it: the tokens of all sequences on one axis, and the log-sum-exp as (N, tokens)."""
+    at = zip(cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:], strict=True)
+    found = [of_one(q[a:b], k[c:d], v[c:d], causal, off) for a, b, c, d in at]
+    outs, logs = zip(*found, strict=True)
+    return (np.concatenate(outs), np.concatenate(logs, -1)) if return_lse else np.concatenate(outs)
+
+
+def ahead(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False):
+    return varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, off=1)
+
+
+def of_one_list(q, k, v, cu_seqlens, max_seqlen, causal=False):
+    return varlen(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, causal)
+
+
+def through_the_next(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
+    """It reads a key of the sequence behind it: of one sequence alone it is right."""
+    at = zip(cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:] + 1, strict=True)
+    return np.concatenate([of_one(q[a:b], k[c:d], v[c:d], False, 0)[0] for a, b, c, d in at])
+
+
+def test_packed_sequences_need_no_flag():
+    contract = described(varlen)
+    assert {k: x.name for k, x in contract.form.options.items()} == {"is_causal": "causal", "return_lse": "return_lse"}
+    assert contract.means("causal") == "aligned to the end"
+    assert "arrays    query, key, value as (tokens, N, D)" in str(contract)
+    report = check(varlen, level="forward", seed=7, budget=0, only=["plain", "L4", "lse"])
+    assert report.ok, str(report)
+    assert report.coverage.judged["lse"]
+    words = "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"
+    assert [cause.name for cause in check(ahead, **FORWARD).causes] == [words]
+
+
+def test_one_list_of_where_sequences_begin():
+    contract = described(of_one_list)
+    assert contract.square
+    assert not contract.unread
+    assert not list(contract.meanings())
+    report = check(of_one_list, level="forward", seed=7, budget=0, only=["plain", "L4"])
+    assert not report.failures, str(report)
+    assert report.judged
+
+
+def test_packed_sequences_that_read_each_other_have_no_formula():
+    with pytest.raises(describing.NoFormula, match=r"nearest: query, key, value as \(tokens, N, D\)"):
+        described(through_the_next, seconds=4.0)

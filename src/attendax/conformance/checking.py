@@ -11,7 +11,7 @@ from .cases import CLAIMS as CLAIMS
 from .cases import Case
 from .cases.how import How, drawn
 from .contract.describing import NoFormula
-from .contract.understanding import Settled, path_of, understood
+from .contract.understanding import Settled, Understood, is_described, understood
 from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
 from .report import Report
@@ -20,7 +20,7 @@ from .run.clock import Clock
 from .run.run import Run, Telling
 from .run.run import judge as judge
 from .worker.calling import subject_of
-from .worker.place import DECLARED, LAYOUT, implement
+from .worker.place import DECLARED, LAYOUT, implement, path_in_other_process
 
 CALLED = (*LAYOUT, *DECLARED)  # settings that say how a function is called, and what it means
 
@@ -37,8 +37,8 @@ def check(
 ) -> Report:  # fmt: skip
     """Judge an attention function, law by law, gradients included.
 
-    Unless it is said how it is called, a function that another process can import is described first, as by
-    ``describe``: it is called in its own way, and judged by its own conventions.
+    Unless it is said how it is called, a function is described first, as by ``describe``: it is called in its own way,
+    and judged by its own conventions.
 
     Args:
         fn: the function, as the docstring of ``attendax.conformance`` has it; or its path "module:function"; or that of
@@ -86,34 +86,35 @@ def check(
         budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
     settled = Settled.by(expect or {}, tuple(ignore), contract or "")
-    called = {"adapter": adapter, "arrays": arrays, "backward": backward, **{k: settings.get(k) for k in CALLED}}
-    said = in_process or any(x is not None for x in called.values())
+    called = {"adapter": adapter, "arrays": arrays, **{k: settings.get(k) for k in CALLED}}
+    described = is_described(fn) and all(x is None for x in called.values())
     settings |= {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, "in_process": in_process}
     make, keep = functools.partial(implement, fn, **settings), isinstance(fn, Implementation)
-    path = "" if said else path_of(fn)
-    if not path and (contract or expect or ignore):
+    if not described and (contract or expect or ignore):
         raise ValueError("check: contract, expect and ignore are of a function that is described first")
-    return judged(make, how, only, level, known_failures, Telling(progress), keep=keep, path=path, settled=settled)
+    here = in_process or not (backward is None or path_in_other_process(backward, "backward")[0])
+    more: dict[str, Any] = {"describe": functools.partial(understood, fn, in_process=here)} if described else {}
+    return judged(make, how, only, level, known_failures, Telling(progress), keep=keep, settled=settled, **more)
 
 
 def judged(
     make: Callable[..., Implementation], how: How, only: Iterable[str] | None, level: str, known_failures: str | None,
-    tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False, path: str = "",
-    settled: Settled = Settled(),  # noqa: B008  a value
+    tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False,
+    describe: Callable[[], Understood | None] = lambda: None, settled: Settled = Settled(),  # noqa: B008  a value
 ) -> Report:  # fmt: skip
     """The report on what ``make(how=...)`` gives, whose process ends then unless that is to be kept.
 
-    The function of a ``path`` is described first, and called as its contract says.
+    It is described first by ``describe``, and called as its contract says.
     """
     clock = Clock(how, begun)
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     known = KnownFailures.read(known_failures)
     tell.begins(f"importing {name}", clock.left)
     try:
-        found = understood(path) if path else None
+        found = describe()
     except NoFormula as error:
         asked = how.dtype, how.seed, level
-        return Report(name or path, "", "", (), *asked, profile=how.profile, unsettled=(str(error),))
+        return Report(name or error.path, "", "", (), *asked, profile=how.profile, unsettled=(str(error),))
     made = make(how=how._replace(left=clock.left), **(found.settings() if found else {}))
     try:
         report = Run(made, how, clock, known, tell).report(only, level)

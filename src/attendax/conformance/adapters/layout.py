@@ -95,7 +95,8 @@ def in_packs(fn, query, key, value, *, names, lse_base, stack, concat, ints, **o
 def plain(
     fn: Callable[..., Any], name: str, arrays: str, *, path: str | None = None,
     backward: Callable[..., Any] | None = None, causal: str = "start", empty_rows: str = "zero",
-    lacks: Mapping[str, str] | None = None, eager: bool = False, device: str = "", **settings: Any,
+    lacks: Mapping[str, str] | None = None, eager: bool = False, device: str = "",
+    means: tuple[tuple[str, str], ...] = (), **settings: Any,
 ) -> Implementation:  # fmt: skip
     """A function without an adapter: as it is where nothing about it is special."""
     attend, lines = fn, [import_line(fn, path), "attend = fn"]
@@ -105,7 +106,7 @@ def plain(
         attend = functools.partial(attend)
         lines = ["import functools", *lines, "attend = functools.partial(attend)"]
     made = Implementation(
-        attend, name, arrays, None, causal, empty_rows, lacks or {}, "\n".join(lines), eager, device=device
+        attend, name, arrays, None, causal, empty_rows, lacks or {}, "\n".join(lines), eager, device=device, means=means
     )
     made = laid_out(made, **settings)
     if backward is None:

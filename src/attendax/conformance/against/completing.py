@@ -10,6 +10,15 @@ WHOLE = (  # of transformers; sinks of gpt-oss, which add nothing
     "types.SimpleNamespace(num_key_value_groups=N // G, is_causal=False, training=False, head_dim=D, "
     "sinks=xp.zeros(N, dtype=query.dtype) - xp.inf)"
 )
+BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
+    "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
+    "cu_seqlens_k": "S", "cu_seq_k": "S", "cu_seqlens_kv": "S",
+}  # fmt: skip
+LONGEST = {
+    **{f"max_{x}": "T" for x in ("seqlen_q", "seqlen", "q")},
+    **{f"max_{x}": "S" for x in ("seqlen_k", "seqlen_kv", "k")},
+}
+OF_PACKS = "xp.asarray([b * ({0} + 1) + k for b in range(B) for k in (0, {0})] + [B * ({0} + 1)], dtype=xp.int32)"
 MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and of keys
     **dict.fromkeys(DROPOUT, "0.0"),
     **{name: "None" for ours, row in OPTIONS.items() for name in row.names},
@@ -18,6 +27,8 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **dict.fromkeys(("temperature", "norm_factor"), "D ** 0.5"),  # that divide
     **dict.fromkeys(OPTIONS["offset"].names, "0"),
     **dict.fromkeys(("training", "train"), "False"),
+    **{name: OF_PACKS.format(x) for name, x in BEGINS.items()},
+    **LONGEST,
     "deterministic": "True",
     **dict.fromkeys(("module", "self"), WHOLE),
     **dict.fromkeys(("n_rep", "num_key_value_groups"), "N // G"),

@@ -15,7 +15,8 @@ import numpy as np
 from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
 from ..conventions.table import IGNORED, TABLE
-from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES
+from .completing import BEGINS
+from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES, VARLEN
 from .remote import Function
 from .scores import AS_THEY_ARE, Scores
 
@@ -115,7 +116,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     heads = next((name for name in fn.names if name in HEADS), "")
     form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
     form = dataclasses.replace(form, by_position=fn.by_position)
-    square = sizes[2::2] == sizes[3::2]
+    square, begins = sizes[2::2] == sizes[3::2], {*BEGINS} & {*fn.meant}
     packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2)
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
     plain = [
@@ -125,7 +126,8 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     ] + [
         dataclasses.replace(form, layout=layout, order=", ".join(order))
         for order, layout in itertools.product(orders if count >= 3 else (), LAYOUTS)
-        if heads or "(" not in layout
+        if (heads or "(ND)" not in layout) and (layout == VARLEN) == bool(begins)
+        if square or len(begins) != 1  # of queries and of keys
     ]
     moved = ((x, given) for x, (taken, given) in itertools.product(plain, MOVED) if x.layout == taken)
     return itertools.chain(plain, (dataclasses.replace(x, returned=given) for x, given in moved))

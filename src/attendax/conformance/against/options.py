@@ -10,16 +10,19 @@ import numpy as np
 
 from ..conventions.table import IGNORED, TABLE
 
+VARLEN = "(BT)ND"  # the tokens of all on one axis; behind those of each is one more sequence, of one token
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",
     "BTD": "{x}", "TD": "{x}", "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)",
+    VARLEN: "xp.concatenate([y.swapaxes(0, 1) for z in {x} for y in (z, z[:, :1])])",
 }  # fmt: skip
 OUT_OF = {  # and back
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 0, 2)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.reshape(B, {x}.shape[1], heads, -1).swapaxes(1, 2)", "NTD": "{x}[None]",
     "TND": "{x}.swapaxes(0, 1)[None]", "BTD": "{x}[:, None]", "TD": "{x}[None, None]",
     "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, heads, -1), 0, 2)",
+    VARLEN: "{x}.reshape(B, T + 1, {x}.shape[1], -1)[:, :T].swapaxes(1, 2)",
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
 MOVED = (  # the heads of a result elsewhere than those of the arrays
@@ -127,7 +130,10 @@ OPTIONS = {
     ),
     "return_lse": Row(
         ("return_lse", "return_residual", "return_logsumexp", "return_softmax_lse", "with_lse", "save_lse"),
-        {"lse": _of("lse")}, (True,), {"BNT": ("{x}", "{x}"), "BTN": ("{x}.swapaxes(1, 2)", "{x}.swapaxes(1, 2)")}),
+        {"lse": _of("lse")}, (True,), {
+            "BNT": ("{x}", "{x}"), "BTN": ("{x}.swapaxes(1, 2)", "{x}.swapaxes(1, 2)"),
+            "N(BT)": ("{x}.reshape(N, B, T + 1)[..., :T].swapaxes(0, 1)",) * 2,
+        }),
     "key_lengths": Row(
         ("key_lengths", "key_value_seq_lengths", "kv_lengths", "kv_seq_lengths", "key_length", "kv_lens", "k_lens",
          "seqlens_k", "cache_seqlens", "cache_lengths", "valid_lens", "lengths", "seq_lengths"),

@@ -22,7 +22,7 @@ from ..frameworks import NAMES, framework, text
 from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
-from ..worker.place import path_in_other_process
+from ..worker.place import name_of, path_in_other_process
 from .completing import completed
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
@@ -148,7 +148,7 @@ class Function:
 
     def __init__(self, fn: Any, path: str = "", *, in_process: bool = False) -> None:
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
-        self.path = there or path or text.path_of(fn) or getattr(fn, "__name__", "a function")
+        self.path = there or path or (fn if isinstance(fn, str) else text.path_of(fn) or name_of(fn))
         self.spent, self.patience = 0.0, TIMEOUT
         try:
             self.subject: Subject = Worker("either", {"path": there}) if there else Here(fn)

@@ -3,6 +3,7 @@
 import argparse
 import ast
 import difflib
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from attendax.legible import did_you_mean
 from ..adapters import ADAPTERS
 from ..adapters.implementation import Implementation
 from ..cases.how import How
-from ..contract.understanding import Settled, path_of
+from ..contract.understanding import Settled, is_described, understood
 from ..conventions.table import TABLE
 from ..worker import foreign
 from ..worker.place import implement
@@ -63,8 +64,8 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def described(args: argparse.Namespace) -> dict[str, Any]:
     """The keywords of ``judged`` by which it describes a function first: unless it was said how it is called."""
-    said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "onnx")) or args.in_process
-    if said or not (path := path_of(args.target)):
+    said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "onnx") if name != "backward")
+    if said or not is_described(args.target):
         if given := [name for name in SETTLING if getattr(args, name) is not None]:
             raise Refusal(
                 f"--{given[0]} is of a function that is described first: leave out what says how it is called"
@@ -75,7 +76,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
         known = ", ".join(AXES)
         raise Refusal(f"--expect got {wrong[0]!r}, expected axis=value, with an axis of {known}")
     settled = Settled.by({axis: value for axis, _, value in pairs}, args.ignore or (), args.contract or "")
-    return {"path": path, "settled": settled}
+    return {"describe": functools.partial(understood, args.target, in_process=args.in_process), "settled": settled}
 
 
 def _said(path: str, error: BaseException) -> str:

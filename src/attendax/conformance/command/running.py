@@ -20,7 +20,6 @@ from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
 from ..checking import judged
-from ..contract.understanding import understood
 from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
@@ -126,7 +125,7 @@ def _list_cases(args: argparse.Namespace) -> int:
 def _reproduce(args: argparse.Namespace) -> int:
     how = how_of(args)
     with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as after:
-        found = understood(path) if (path := arguments.described(args).get("path", "")) else None
+        found = arguments.described(args).get("describe", lambda: None)()
         made = arguments.implementation(args, how, **(found.settings() if found else {}))
         after.callback(subject_of(made).close)
         taken, case = _as_printed(made, args.reproduce, how)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from ..against.completing import BEGINS, LONGEST
 from ..against.describing import OF_PLAIN
 from ..against.forms import LAW, Form, Option
 from ..against.options import MASKED, MASKING, NUMBER
@@ -97,7 +98,9 @@ class Contract:
         yield f"{self.path}   {FRAMEWORKS[form.arrays]}"
         yield ""
         yield f"How it is called ({took}{', the limit' * self.cut})"
-        more = [f"{k} = {x} unless given" for k, x in form.meant.items()]
+        packs = [x for x in form.meant if x in BEGINS or x in LONGEST]
+        more = [f"{k} = {x} unless given" for k, x in form.meant.items() if k not in packs]
+        more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
         more += [f"{form.heads} = the number of heads"] if form.heads else []
         yield from _rows("arrays", [arrays_of(form)])
         yield from _rows("takes", ["as many queries as keys alone"] * self.square)
@@ -195,7 +198,8 @@ COUNT = {"qkv": "3", "kv": "2"}  # of the arrays in one
 
 
 def _axes(layout: str, pack: str = "") -> str:
-    axes = ["N·D" if x == "*" else x for x in layout.replace("(ND)", "*")]
+    joined = {"*": "N·D", "+": "tokens"}
+    axes = [joined.get(x, x) for x in layout.replace("(ND)", "*").replace("(BT)", "+")]
     name, _, axis = pack.partition(" ")
     if axis == "-1":
         axes[-1] = f"{COUNT[name]}·{axes[-1]}"
@@ -217,7 +221,7 @@ def arrays_of(form: Form) -> str:
 def _gives(form: Form) -> str:
     first = ", the first of several results" * form.first
     lse = form.options.get("return_lse")
-    always = f", and always the log-sum-exp as ({', '.join(lse.form)})" if lse and not lse.name else ""
+    always = f", and always the log-sum-exp as {_axes(lse.form)}" if lse and not lse.name else ""
     return f"{_axes(form.outcome)}{first}{always}"
 
 
@@ -227,7 +231,7 @@ def _option(ours: str, option: Option, layout: str) -> str:
         return f"{' and '.join(filter(None, option))}: segment ids"
     rank, _, meaning = option.form.partition("/")
     axes = _axes("".join(x for x in rank if x in f"TS{layout}"))  # of those that it has
-    given = f"{axes}, {meaning}" if meaning else axes if set(rank) <= {*"BNTS"} and rank else option.form
+    given = f"{axes}, {meaning}" if meaning else axes if set(rank) <= {*"BNTS()"} and rank else option.form
     named = "" if option.name == ours else WORDS.get(ours, ours.replace("_", " "))
     said = ", ".join(filter(None, (named, given)))
     return f"{option.name}: {said}" if said else option.name

@@ -20,12 +20,11 @@ from ..against.remote import Function
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Died, Failed
 from . import fitting
-from .contract import Contract
+from .contract import Contract, arrays_of
 
 SECONDS = {"jax": 10.0}  # the limit: CPU seconds of both processes after the import
 OTHERS = 4.0  # that of other frameworks
 WAITING = 120.0  # seconds on the clock, of a function that waits
-PACKS = "cu_seqlens_q", "cu_seqlens_k"
 ADDED = "added, -inf drops"
 WHY = "its name is not known", "no known meaning gives its effect"
 CALL = 15.0  # seconds that a call of small arrays may take
@@ -39,6 +38,7 @@ class OutOfTime(Exception):
 class NoFormula(Refusal):
     """No formula that is known gives its plain call."""
 
+    path = ""  # of the function
     layout = ""  # of the nearest form
 
 
@@ -90,7 +90,7 @@ class Describer(Describing):
                 said = "two equal calls give different results: switch off what it draws at random"
                 raise Refusal(f"{self.fn.path}: {said}")
             no = NoFormula(f"{self.fn.path}: no formula that is known gives its plain call{more}; {nearest}{NEXT}")
-            no.layout = layout
+            no.path, no.layout = self.fn.path, layout
             raise no
         taken = {x for k, option in form.options.items() for x in (option if k == "segments" else option[:1])}
         for name in (x for x in self._free() if cut and x not in (*taken, *unread, *form.given)):
@@ -145,8 +145,6 @@ class Describer(Describing):
 
     def _refused(self, failed: Failed) -> str:
         """Say why there is nothing to describe, and the next step."""
-        if {*PACKS} <= {*self.fn.required}:
-            return f"{self.fn.path}: it takes packed sequences: judge it by `attendax check --layout packed`"
         if str(failed).startswith("it requires"):
             return f"{self.fn.path}: {failed}"
         if not failed.said:
@@ -165,8 +163,7 @@ class Describer(Describing):
                 right = Subject(self.fn, form.but(scale=scale)).right(probe)[0]
                 with np.errstate(all="ignore"):
                     close = np.abs(found - right) <= 10 * TOLERANCE * max(1.0, float(np.abs(right).max()))
-                layout = ", ".join(form.layout.replace("(ND)", "*")).replace("*", "N D")
-                words = f"nearest: {form.order} as ({layout}) with scale {scale}"
+                words = f"nearest: {arrays_of(form)} with scale {scale}"
                 near.append((1 - float(close.mean()), form.layout != Form().layout, words, form.layout))
         if not near:
             return "", "no call gives an array of the shape of a result"

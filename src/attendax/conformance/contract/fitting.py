@@ -6,8 +6,9 @@ It raises NotImplementedError for calls that the function cannot be asked: those
 from collections.abc import Collection, Iterable
 
 from ..adapters.implementation import OPTIONS as PROTOCOL
+from ..against.completing import BEGINS
 from ..against.forms import Form
-from ..against.options import BACK, INTO, MEANINGS, NUMBER, REACH, WIDE, WORD, back, to
+from ..against.options import BACK, INTO, MEANINGS, NUMBER, REACH, VARLEN, WIDE, WORD, back, to
 from ..against.remote import IMPORTS, reached
 from ..against.writing import LN_2, joining
 from ..conventions.form import LAW as BY_LAW
@@ -50,6 +51,7 @@ def lacks(form: Form) -> dict[str, str]:
     said = f"its layout is {form.layout}{f', packed {form.pack}' if form.pack else ''}"
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
     found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.layout), said)
+    found |= dict.fromkeys(["empty arrays"] * (form.layout == VARLEN), "a packed sequence has tokens")
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D"] * form.pack.startswith("qkv"), said)
@@ -78,6 +80,8 @@ class _Fit:
         return "\n".join([*imports, "", "", f"def adapted({head}):", *(f"    {x}" for x in sizes + lines), ""])
 
     def _square(self) -> list[str]:
+        if self.form.layout == VARLEN and len({*BEGINS} & {*self.form.meant}) == 1:
+            return _when("T != S", [RAISE.format("sequences begin at one list: as many queries as keys")])
         if not self.form.pack.startswith("qkv"):
             return []
         said = "query, key and value are one array: as many queries as keys"

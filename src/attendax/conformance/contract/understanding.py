@@ -14,7 +14,7 @@ from ..conventions.table import ASKS, DECLARED, DEFECT, UNUSUAL
 from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign
-from ..worker.calling import Worker
+from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import path_in_other_process
 from . import fitting, pinning
@@ -43,14 +43,14 @@ class Settled(NamedTuple):
 
 
 class Understood(NamedTuple):
-    """A function that was described in a process of its own, which goes on to be judged."""
+    """A function that was described in a process of its own, which goes on to be judged, or in this one."""
 
-    worker: Worker
+    subject: Subject
     contract: Contract | None  # None if no formula gives its results, and it is called by the protocol
 
     def settings(self) -> dict[str, Any]:
         """The settings of ``implement`` by which it is judged."""
-        given: dict[str, Any] = {"worker": self.worker}
+        given: dict[str, Any] = {"worker": self.subject} if isinstance(self.subject, Worker) else {}
         if self.contract is None:
             return given
         form, means = self.contract.form, self.contract.judged_by()
@@ -123,24 +123,23 @@ def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator
         yield from pinning.differences(contract, settled.pinned, settled.file)
 
 
-def path_of(fn: Any) -> str:
-    """The path by which a function is described; empty if it has an adapter, or no other process can import it."""
+def is_described(fn: Any) -> bool:
+    """Tell whether a function is described: not if it has an adapter, or is none of Python."""
     if isinstance(fn, Implementation) or (isinstance(fn, str) and (fn in ADAPTERS or foreign.is_path(fn))):
-        return ""
+        return False
     path = path_in_other_process(fn, "the function")[0]
-    return "" if path in ADAPTERS or adapter_for(path) else path
+    return path not in ADAPTERS and not adapter_for(path)
 
 
-def understood(path: str) -> Understood | None:
-    """Describe the function of a path; None if it cannot be imported, as whoever imports it next tells.
+def understood(fn: Any, *, in_process: bool = False) -> Understood | None:
+    """Describe a function, or that of a path; None if it cannot be imported, as whoever imports it next tells.
 
     Raises Refusal if no formula gives its results, and it is not called by the protocol.
     """
     try:
-        function = Function(path)
-    except Refusal:
+        function = Function(fn, in_process=in_process)
+    except (Exception, SystemExit):
         return None
-    assert isinstance(function.subject, Worker)
     describer = Describer(function)
     try:
         return Understood(function.subject, describer.contract())

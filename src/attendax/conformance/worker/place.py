@@ -30,7 +30,7 @@ from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework, kind_of, kinds, others
-from ..frameworks.text import path_of, resolve
+from ..frameworks.text import import_line, path_of, resolve
 from . import foreign
 from .calling import Subject, Worker, call, subject_of
 from .errors import LONGEST, Died, Failed, NoNumbers, Unusable, first_line
@@ -184,8 +184,12 @@ def here(
         adapter = path if path in ADAPTERS else adapter_for(path)
         path = None if path in ADAPTERS else path
     backward = resolve(backward) if isinstance(backward, str) else backward
+    if fit and backward:
+        said = "gradients by hand are called by the protocol, and the function is called in its own way"
+        raise Unusable(f"check: {name or path}: {said}; write both by the protocol")
     if fit:
-        return dataclasses.replace(fitted(fit, str(name or path), str(arrays)), device=settings.get("device", ""))
+        made = fitted(fit, str(name or path or name_of(fn)), str(arrays), None if path else fn)
+        return _overridden(made, None, None, settings)
     if isinstance(adapter, str) and ":" in adapter:
         adapter = resolve(adapter)
     if isinstance(adapter, str):
@@ -217,11 +221,12 @@ def here(
     return dataclasses.replace(made, guessed=guessed)
 
 
-def fitted(text: str, name: str, arrays: str) -> Implementation:
-    """The function ``adapted`` of a text, which has its import."""
-    names: dict[str, Any] = {"__name__": "adapter"}
+def fitted(text: str, name: str, arrays: str, fn: Any = None) -> Implementation:
+    """The function ``adapted`` of a text, which has the import of what it calls, or calls ``fn``."""
+    names: dict[str, Any] = {"__name__": "adapter", "fn": fn}
     exec(compile(text, "adapter.py", "exec"), names)
-    return Implementation(names["adapted"], name, arrays, source=f"{text}\nattend = adapted", lacks=dict(RANK_4))
+    source = "\n".join([*[import_line(fn)] * (fn is not None), text, "attend = adapted"])
+    return Implementation(names["adapted"], name, arrays, source=source, lacks=dict(RANK_4))
 
 
 def refuse_unknown(settings: Iterable[str]) -> None:
