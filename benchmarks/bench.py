@@ -1,4 +1,4 @@
-"""``attendax bench``: what is measured, in which order, for how long; and where the results go."""
+"""``python -m benchmarks bench``: what is measured, in which order, for how long; and where the results go."""
 
 import argparse
 import gc

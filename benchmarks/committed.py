@@ -31,7 +31,7 @@ class Results(NamedTuple):
 
     @property
     def runs(self) -> dict[str, dict[str, Any]]:
-        """The runs of `attendax bench` by their folder, which have to be of one commit, one day and one machine."""
+        """The runs of `bench` by their folder, which have to be of one commit, one day and one machine."""
         found = {"": self.full, "cores": self.cores, "compile": self.compile, "bfloat16": self.bfloat16}
         return {name: run for name, run in found.items() if run is not None}
 

@@ -1,4 +1,4 @@
-"""``attendax bench --devices``: what a sequence of 32,768 tokens costs each of 1, 2, 4, 8 devices, by strategy.
+"""``bench --devices``: what a sequence of 32,768 tokens costs each of 1, 2, 4, 8 devices, by strategy.
 
 Temporaries and bytes are XLA's own, of the compiled program, whatever else the machine does. Times depend on that;
 they stand beside those of a ``shard_map`` of one's own around ``jax.nn``. The devices are played by the processor; this

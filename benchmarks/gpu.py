@@ -1,6 +1,6 @@
 """The run on a GPU: kit, speed, tiles of other sizes, the CPU's cores; in one process, in under eight minutes.
 
-``attendax bench --device gpu``, or this file; ``--tiny`` tries it at tiny sizes on whatever device JAX has. Whatever
+``bench --device gpu``, or this file; ``--tiny`` tries it at tiny sizes on whatever device JAX has. Whatever
 fails is a line in the result, and the rest goes on. Findings are written after every step. When the time is up,
 a step that still runs is named and the process ends: no compilation can keep it.
 """

@@ -225,12 +225,12 @@ def is_right(record: dict[str, Any], built: Any, right: Any) -> bool:
 
 
 def cores(run: Any) -> None:
-    """``attendax bench --cores`` of a few shapes, on the CPU beside the GPU. A shape that is done in time is kept."""
+    """``bench --cores`` of a few shapes, on the CPU beside the GPU. A shape that is done in time is kept."""
     seconds = min(run.settings.cores_s, run.left(run.settings.limit_s) - 10)
     folder = run.folder / "cores"
     (folder / "results.json").unlink(missing_ok=True)  # of a run before
     shapes = ["minilm-128"] if run.settings.tiny else ["bert-base-128", "gpt2-1024"]
-    command = [sys.executable, "-m", "attendax", "bench", "--cores", "--shapes", *shapes, "--rounds", "5"]
+    command = [sys.executable, str(HERE), "bench", "--cores", "--shapes", *shapes, "--rounds", "5"]
     path = os.pathsep.join([str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
     options: Any = {"env": environment, "text": True, "start_new_session": True}
@@ -242,5 +242,5 @@ def cores(run: Any) -> None:
             os.killpg(process.pid, signal.SIGKILL)  # its workers, too
             said = run.leave_out(f"the cores of the CPU: stopped after {seconds:.0f} s")
     if not (folder / "results.json").exists():
-        raise RuntimeError(f"attendax bench --cores wrote nothing: {(said or '').strip()[-200:]}")
+        raise RuntimeError(f"bench --cores wrote nothing: {(said or '').strip()[-200:]}")
     run.found["cores"] = json.loads((folder / "results.json").read_text(encoding="utf-8")).get("cores", {})

@@ -1,4 +1,4 @@
-"""The request to ``attendax bench``: which cases, in which directions, by whom, for how long."""
+"""The request to ``python -m benchmarks bench``: which cases, in which directions, by whom, for how long."""
 
 import argparse
 from typing import Any, NamedTuple

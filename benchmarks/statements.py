@@ -134,10 +134,10 @@ def with_more_cores(results: Results) -> str:
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
     priority = "the process had real-time priority, " if run["about"].get("real_time_priority") else ""
     return (
-        f"With a second core (`attendax bench --cores`, `benchmarks/results/cores`; {machine(run)}; {when(run)}), "
-        f"geometric means of {len(own[0])} shapes forward and {len(own[1])} with the gradient, for torch of those that "
-        f"it can do. They are other shapes than those of the means above, {priority}and the cores were near each "
-        f"other:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
+        f"With a second core (`python -m benchmarks bench --cores`, `benchmarks/results/cores`; {machine(run)}; "
+        f"{when(run)}), geometric means of {len(own[0])} shapes forward and {len(own[1])} with the gradient, for torch "
+        f"of those that it can do. They are other shapes than those of the means above, {priority}and the cores were "
+        f"near each other:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
 
@@ -168,7 +168,7 @@ def beside_torch(run: dict[str, Any], folder: str) -> str:
 def in_bfloat16(results: Results) -> str:
     run = results.bfloat16
     if run is None:
-        return "There is no committed run in bfloat16 (`attendax bench --dtype bfloat16`)."
+        return "There is no committed run in bfloat16 (`python -m benchmarks bench --dtype bfloat16`)."
     found = [f"{name} in {listed(cases)}" for name in (TORCH, "jax.nn") if (cases := ahead(run, name))]
     return (
         f"In bfloat16 {beside_torch(run, 'bfloat16')}. "

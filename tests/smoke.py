@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 import attendax
-from attendax.conformance.command.running import matrix
 from attendax.kernels import native
 
 
@@ -22,7 +21,6 @@ def main(expected):
     np.testing.assert_allclose(attendax.attention(x, x, x, mask=causal), right, atol=1e-5)
     gradient = jax.grad(lambda x: attendax.attention(x, x, x, mask=causal).sum())(x)
     assert jax.numpy.isfinite(gradient).all()
-    assert matrix().all_installed  # of benchmarks/, which is in the wheel
     print("attendax", attendax.__version__, "runs as installed, with jax", jax.__version__)
     print(native.status())
 

@@ -1,6 +1,6 @@
 """The matrix: the kit's findings in every library that is installed.
 
-``attendax check --all-installed`` runs it, and ``--all-models`` the table of models and layers.
+``python -m benchmarks matrix`` runs it, and ``models`` the table of models and layers.
 """
 
 from . import models as models

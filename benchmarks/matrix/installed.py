@@ -50,9 +50,9 @@ def all_installed(args: argparse.Namespace) -> int:
             failed += [name] * (name.startswith(OWN) and not report.ok)
             said = f"{len(report.failures)} faults of {len(report.causes)} causes"
         if not args.quiet:
-            print(f"attendax check: {name}: {said}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+            print(f"{name}: {said}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     if not reports:
-        raise Refusal("--all-installed: no implementation could be judged")
+        raise Refusal("no implementation could be judged")
     save(folder, reports, left_out)
     matrix_terminal(reports, console(), left_out)
     return FAILED if failed else 0

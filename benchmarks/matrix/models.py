@@ -1,4 +1,4 @@
-"""Whole models and layers of libraries, each made by its name: what ``attendax check --all-models`` judges.
+"""Whole models and layers of libraries, each made by its name: what ``python -m benchmarks models`` judges.
 
 ``attendax check --model benchmarks.matrix.models:NAME`` judges one. Weights are random, larger than usual, so
 that one token matters to another well above rounding.

@@ -6,7 +6,6 @@ import sys
 import time
 from pathlib import Path
 
-from attendax import extras
 from attendax.conformance.adapters.implementation import version_of
 from attendax.conformance.command.output import write
 from attendax.conformance.report import Report
@@ -52,9 +51,9 @@ def all_models(args: argparse.Namespace) -> int:
             failed += [name] * (ours and not report.ok)
             said = f"{len(report.failures)} faults of {len(report.causes)} causes"
         if not args.quiet:
-            print(f"attendax check: {name}: {said}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+            print(f"{name}: {said}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     if not reports:
-        raise Refusal("--all-models: no model could be judged")
+        raise Refusal("no model could be judged")
     reports = [portable(report) for report in reports]
     write(str(folder / "models.json"), reports_json(reports, left_out))
     text = models_markdown(reports, left_out)
@@ -73,7 +72,7 @@ def in_own_process(name: str, args: argparse.Namespace, number: int, count: int)
         no = "no-" if value is False else ""
         argv += [f"--{no}{word}", *([] if isinstance(value, bool) else [str(value)])]
     argv += ["--only", *args.only] if args.only else []
-    root = str(Path(extras.benchmarks()).parent)
+    root = str(Path(__file__).resolve().parents[2])
     report = reported(argv, teller(f"{number}/{count} {name}", args.quiet), root)
     return report if isinstance(report, str) else report._replace(name=name)
 

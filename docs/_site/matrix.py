@@ -1,4 +1,4 @@
-"""`{matrix} file.json`: a report of `attendax check --all-installed` as tables of counts and of causes."""
+"""`{matrix} file.json`: a report of `python -m benchmarks matrix` as tables of counts and of causes."""
 
 import json
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""`{timings} file.json`: results of `attendax bench` as tables, with the machine and the noise."""
+"""`{timings} file.json`: results of `python -m benchmarks bench` as tables, with the machine and the noise."""
 
 import json
 from html import escape

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -36,17 +36,17 @@ FOLDERS = {
     "judge": "report on the results in those folders",
     "vectors": "cases with the right results, and allowed errors",
 }
-MORE = {"bench": "time of attention beside the other libraries that are installed"}
 LEARNING = tuple(GROUPS["Learn"])
+CLEANING = ("check", "describe", "diff", *LEARNING, *FOLDERS)  # folders and processes of theirs have to go first
 MODULES = {  # of the commands
     "check": "conformance.command.of_models",
     "describe": "conformance.command.describing",
     "diff": "conformance.command.comparing",
     **{name: "conformance.command.folders" for name in FOLDERS},
     **{name: "commands.learn" for name in LEARNING},
-    **{name: f"commands.{name}" for name in ("embed", "demo", "bench")},
+    **{name: f"commands.{name}" for name in ("embed", "demo")},
 }
-ABOUT = {name: about for commands in (*GROUPS.values(), FOLDERS, MORE) for name, about in commands.items()}
+ABOUT = {name: about for commands in (*GROUPS.values(), FOLDERS) for name, about in commands.items()}
 
 
 def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
@@ -68,27 +68,31 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
     except BrokenPipeError:  # of --version and --help
         return _reader_gone()
     args.argv, args.called = argv, time.monotonic() if called is None else called
+    if args.command in ("check", "describe", "diff"):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of its processes: on small arrays threads only wait
+    if args.command in ("describe", "diff"):
+        _from_here()
+    if args.command in CLEANING:
+        exits.raise_instead()
+    return status_of(f"attendax {args.command}", lambda: args.run(args))
+
+
+def status_of(name: str, run: Callable[[], int]) -> int:
+    """The exit status of a command: a refusal is one line on standard error, which begins with ``name``."""
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
-        if args.command in ("check", "describe", "diff"):
-            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of its processes: on small arrays threads only wait
-        if args.command in ("describe", "diff"):
-            _from_here()
-        own = {"check", "describe", "diff", "bench", *LEARNING, *FOLDERS}
-        if args.command in own:  # folders and processes of theirs have to go first
-            exits.raise_instead()
-        status = args.run(args)
+        status = run()
         sys.stdout.flush()
     except Refusal as refusal:
-        said = one_line(str(refusal)).removeprefix(f"{args.command}: ")
-        print(f"attendax {args.command}: {said}", file=sys.stderr)
+        said = one_line(str(refusal)).removeprefix(f"{name.split()[-1]}: ")
+        print(f"{name}: {said}", file=sys.stderr)
         return REFUSED
     except BrokenPipeError:
         return _reader_gone()
     except OSError as error:  # a full disk behind standard output; files that are read have their own errors
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"attendax {args.command}: cannot write the output: {error.strerror}", file=sys.stderr)
+        print(f"{name}: cannot write the output: {error.strerror}", file=sys.stderr)
         return REFUSED
     except exits.Terminated as signal:
         return signal.status

@@ -1,14 +1,11 @@
 """Optional packages: one place that imports them, and one error that names the command which installs them.
 
-And the folder of the benchmarks, which is not a part of the package.
-
 No index has attendax: an extra is installed from a clone of its repository.
 """
 
 import importlib
 import shlex
 import sys
-from pathlib import Path
 from types import ModuleType
 
 
@@ -54,16 +51,3 @@ def extra_install(extra: str) -> str:
 def pip_install(arguments: str) -> str:
     """The command that installs into the environment that is running: the ``pip`` on the path may be another's."""
     return f"{shlex.quote(sys.executable or 'python')} -m pip install {arguments}"
-
-
-def benchmarks() -> Path:
-    """The folder ``benchmarks``: beside ``src`` in a clone, inside the package in an installation.
-
-    Raises:
-        ModuleNotFoundError: it is in neither place.
-    """
-    package = Path(__file__).resolve().parent
-    for folder in (package / "benchmarks", package.parents[1] / "benchmarks"):
-        if (folder / "bench.py").is_file():
-            return folder
-    raise ModuleNotFoundError("the folder benchmarks is missing from this installation")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 XARGS = "xargs -P runs several checks at a time (docs/conformance.md)"
+CLONE = "in a clone, python -m benchmarks"
 EXEC = "check --exec runs a program around the C function (docs/without-python.md)"
 SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
@@ -11,6 +12,10 @@ SUCCESSORS = {  # a command, or a command with an option
     "check --junit": "pytest --junitxml writes JUnit; check --json has all cases",
     "check --html": "check --markdown writes the report",
     **{f"{name} --safetensors": "each array is a file .npy" for name in ("inputs", "vectors")},
+    "check --all-installed": f"{CLONE} matrix judges all libraries",
+    "check --all-models": f"{CLONE} models judges all models",
+    "check --output": "check --json and --markdown write a report",
+    "bench": f"{CLONE} bench times attention",
     "search": "docs/examples/nearest_lines.py does it by attendax embed --output and NumPy",
     "export-onnx": "check --onnx judges a model; no command writes tests of ONNX backends",
 }

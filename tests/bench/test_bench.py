@@ -1,4 +1,4 @@
-"""``attendax bench``: how it measures, whom it lets in, what it writes, and every refusal. No figure is asserted."""
+"""``bench``: how it measures, whom it lets in, what it writes, and every refusal. No figure is asserted."""
 
 import argparse
 import contextlib
@@ -16,9 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from attendax import cli, exits, extras, scores, spec
-from attendax.cli import main
-from attendax.commands.bench import BLAS_REST
+from attendax import cli, exits, scores, spec
 from attendax.kernels import native
 from attendax.kernels.backends import default
 from places import ROOT
@@ -39,6 +37,7 @@ import report  # noqa: E402
 import shapes  # noqa: E402
 import tables  # noqa: E402
 import workers  # noqa: E402
+from command_line import BLAS_REST, main  # noqa: E402
 from harness import Contestant, Timing, Unable  # noqa: E402
 from workload import MEASURES, Case  # noqa: E402
 
@@ -66,7 +65,7 @@ def _tiny(monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """Run ``attendax bench``: (exit status, standard output, standard error)."""
+    """Run ``python -m benchmarks bench``: (exit status, standard output, standard error)."""
     return lambda *argv: (main(["bench", *argv]), *capsys.readouterr())
 
 
@@ -488,7 +487,7 @@ class TestCommand:
     def test_refuses(self, run, argv, message):
         status, out, err = run(*argv)
         assert (status, out) == (cli.REFUSED, "")
-        assert err.startswith(f"attendax bench: {message}")
+        assert err.startswith(f"benchmarks bench: {message}")
         assert err.count("\n") == 1
 
     def test_names_the_nearest_word(self, run):
@@ -521,17 +520,13 @@ class TestCommand:
         monkeypatch.setitem(sys.modules, "rich", None)
         status, _, err = run()
         assert status == cli.REFUSED
-        assert err.startswith("attendax bench: the package rich is not installed; run, in a clone of attendax: ")
+        assert err.startswith("benchmarks bench: the package rich is not installed; run, in a clone of attendax: ")
         assert err.endswith(' -m pip install ".[bench]"\n')
-
-    def test_without_the_folder(self, run, monkeypatch, tmp_path):
-        monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "extras.py"))
-        assert run()[::2] == (2, "attendax bench: the folder benchmarks is missing from this installation\n")
 
     def test_a_process_of_its_own_passes_its_status_on(self, monkeypatch, capfd):
         monkeypatch.delenv(BLAS_REST[0])
         assert main(["bench", "--rounds", "0"]) == cli.REFUSED
-        assert capfd.readouterr().err == "attendax bench: --rounds 0: at least 1\n"
+        assert capfd.readouterr().err == "benchmarks bench: --rounds 0: at least 1\n"
 
 
 class TestCompile:
@@ -638,9 +633,3 @@ class TestAgainst:
 
     def test_no_plots_without_figures(self):
         assert plots.figures({"records": []}) == {}
-
-
-def test_the_wheel_brings_the_benchmarks():
-    settings = (FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8")
-    assert '"benchmarks" = "attendax/benchmarks"' in settings
-    assert os.fspath(FOLDER).endswith("benchmarks")

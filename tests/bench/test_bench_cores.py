@@ -1,5 +1,6 @@
-"""``attendax bench --cores`` and ``--profile``: processes bound to cores, and what is told of their times."""
+"""``bench --cores`` and ``--profile``: processes bound to cores, and what is told of their times."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -8,8 +9,6 @@ import sys
 import pytest
 
 from attendax import cli
-from attendax.cli import main
-from attendax.commands.bench import BLAS_REST
 from places import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -22,6 +21,7 @@ import machine  # noqa: E402
 import planning  # noqa: E402
 import round_trip  # noqa: E402
 import shapes  # noqa: E402
+from command_line import BLAS_REST, add_arguments, main  # noqa: E402
 from workers import RESULT, Worker  # noqa: E402
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine has one core")
@@ -29,7 +29,7 @@ two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this ma
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Run ``attendax bench`` in this process, without its measurement of the machine."""
+    """Run ``python -m benchmarks bench`` in this process, without its measurement of the machine."""
     monkeypatch.setattr(machine, "_matmul_gflops", lambda dtype: 100.0)
     monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
     monkeypatch.setattr(harness, "TURN_S", 1e-4)
@@ -71,7 +71,7 @@ class TestWhichCores:
         for options in (["--cores"], ["--profile", "ragged"]):
             status, _, err = run(*options)
             assert status == cli.REFUSED
-            assert err == f"attendax bench: {options[0]}: this process has one core only\n"
+            assert err == f"benchmarks bench: {options[0]}: this process has one core only\n"
 
     def test_a_worker_has_the_cores_that_it_is_given(self, tmp_path):
         (tmp_path / "attendax").mkdir()
@@ -199,7 +199,7 @@ class TestProfile:
         status, _, err = run("--profile", "ragged", "--rounds", "3")
         assert status == cli.REFUSED
         said = "--profile takes one shape apart: no --rounds; what goes with it is --measures, --dtype"
-        assert err == f"attendax bench: {said}\n"
+        assert err == f"benchmarks bench: {said}\n"
         assert "--profile none: unknown; there are " in run("--profile", "none")[2]
 
     @two_cores
@@ -220,8 +220,9 @@ class TestProfile:
 
 def test_a_mode_that_runs_alone_knows_every_option():
     """Else one that does not go with another would be ignored in silence."""
-    options = vars(cli._parser(["bench"]).parse_args(["bench"]))
-    assert set(planning.EVERY_OPTION) == options.keys() - {"command", "run", "version"}
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert set(planning.EVERY_OPTION) == vars(parser.parse_args([])).keys() - {"run"}
     assert {"ragged"} <= shapes.SHAPES.keys()
 
 

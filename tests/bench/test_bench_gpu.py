@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from attendax import cli, spec
-from attendax.commands.bench import BLAS_REST
 from attendax.conformance import Finding, Verdict
 from places import ROOT
 
@@ -22,6 +21,7 @@ import gpu_report  # noqa: E402
 import gpu_steps  # noqa: E402
 import machine  # noqa: E402
 import workload  # noqa: E402
+from command_line import BLAS_REST, main  # noqa: E402
 from harness import Unable  # noqa: E402
 from program import Program  # noqa: E402
 
@@ -197,8 +197,8 @@ def test_laws_come_in_turn():
 def test_refuses(argv, message, monkeypatch, capsys):
     monkeypatch.setenv(*BLAS_REST)
     monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
-    assert cli.main(["bench", "--device", "gpu", *argv]) == cli.REFUSED
-    assert capsys.readouterr().err.startswith(f"attendax bench: {message}")
+    assert main(["bench", "--device", "gpu", *argv]) == cli.REFUSED
+    assert capsys.readouterr().err.startswith(f"benchmarks bench: {message}")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""``attendax check --all-installed``: who is judged, who is left out and why, and what is written."""
+"""``python -m benchmarks matrix`` and ``models``: who is judged, who is left out and why, and what is written."""
 
 import json
 import re
@@ -8,24 +8,27 @@ import sys
 import pytest
 
 import right_attention
-from attendax import extras
-from attendax.cli import main
 from attendax.conformance import check
 from attendax.conformance.adapters.known import SCRIPTS
-from attendax.conformance.command.running import matrix
 from attendax.conformance.report import Report
+from places import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import matrix
+from command_line import main
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run ``attendax check``: (exit status, standard output, standard error)."""
+    """Run ``python -m benchmarks``: (exit status, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
 
     def run(*argv):
-        status = main(["check", *argv])
+        status = main(argv)
         return (status, *capsys.readouterr())
 
     return run
@@ -35,7 +38,7 @@ class TestAllInstalled:
     @pytest.fixture
     def adapters(self, monkeypatch):
         """One that works, one without its library, one for a GPU, and one of ours that its process cannot find."""
-        installed = matrix().installed
+        installed = matrix.installed
 
         spec = installed.ADAPTERS["attendax-spec"]
         known = {
@@ -48,11 +51,11 @@ class TestAllInstalled:
         return known
 
     def test_writes_the_matrix(self, run, tmp_path, adapters):
-        status, out, err = run("--all-installed", "--only", "scale given", "--output", "out/there")
+        status, out, err = run("matrix", "--only", "scale given", "--output", "out/there")
         assert status == 0
         assert "absent: the package no_such_package is not installed" in out
         assert "on-a-gpu: needs a GPU" in out
-        assert err.startswith("attendax check: attendax-spec: 0 faults of 0 causes, ")
+        assert err.startswith("attendax-spec: 0 faults of 0 causes, ")
         folder = tmp_path / "out" / "there"
         texts = {suffix: (folder / f"conformance.{suffix}").read_text("utf-8") for suffix in ("json", "md")}
         told = json.loads(texts["json"])
@@ -65,69 +68,31 @@ class TestAllInstalled:
 
     def test_every_library_is_asked_as_the_command_says(self, run, adapters, monkeypatch):
         asked = []
-        monkeypatch.setattr(matrix().installed, "reported", lambda argv, tell: asked.append(argv) or "not run")
-        assert run("--all-installed", "--quiet", "--seed", "3", "--budget", "7", "--repeat", "2")[0] == 2
+        monkeypatch.setattr(matrix.installed, "reported", lambda argv, tell: asked.append(argv) or "not run")
+        assert run("matrix", "--quiet", "--seed", "3", "--budget", "7", "--repeat", "2")[0] == 2
         assert {"--seed=3", "--budget=7.0", "--repeat=2", "--profile=law"} <= set(asked[0])
 
     def test_one_of_ours_that_cannot_be_judged_is_1(self, run, adapters, monkeypatch):
-        installed = matrix().installed
+        installed = matrix.installed
 
         adapters["attendax-gone"] = adapters["attendax-spec"]
         real = installed.in_own_process
         monkeypatch.setattr(
             installed, "in_own_process", lambda name, *args: "gone" if name == "attendax-gone" else real(name, *args)
         )
-        status, out, _ = run("--all-installed", "--only", "scale given", "--quiet")
+        status, out, _ = run("matrix", "--only", "scale given", "--quiet")
         assert status == 1
         assert "attendax-gone: gone" in out
 
-    def test_without_the_folder_benchmarks_there_is_one_line(self, run, monkeypatch):
-        def missing():
-            raise ModuleNotFoundError("the folder benchmarks is missing from this installation")
-
-        monkeypatch.setattr(extras, "benchmarks", missing)
-        monkeypatch.delitem(sys.modules, "attendax_matrix", raising=False)
-        said = "the folder benchmarks is missing from this installation\n"
-        assert run("--all-installed") == (2, "", f"attendax check: {said}")
-
-    def test_without_the_folder_benchmarks_the_verdict_on_a_library_is_the_same(self, run, monkeypatch):
-        """The facts that are known of a library lie beside its adapter."""
-        asked = [
-            "jax.nn",
-            "--only",
-            "leak: NaN in a masked value",
-            "refused: integer arrays",
-            "--seed",
-            "1",
-            "--json",
-            "-",
-        ]
-        before = json.loads(run(*asked)[1])
-        monkeypatch.setattr(extras, "benchmarks", lambda: pytest.fail("benchmarks is looked for"))
-        after = json.loads(run(*asked)[1])
-        verdicts = [[(case["name"], case["verdict"]) for case in found["cases"]] for found in (before, after)]
-        assert verdicts[0] == verdicts[1]
-        assert {"by design", "silent"} == {verdict for _, verdict in verdicts[0]}
-        assert [cause["name"] for cause in after["causes"]] == [
-            "integer arrays are accepted, and weights rounded to integers"
-        ]
-
-    def test_what_is_known_hides_no_module_of_the_user(self, monkeypatch):
-        """Its folder does not come onto the path: it has modules called matrix, report, judge and shapes."""
-        monkeypatch.delitem(sys.modules, "attendax_matrix", raising=False)
-        before = list(sys.path)
-        assert matrix().__name__ == "attendax_matrix"
-        assert sys.path == before
-
     def test_a_crash_tells_where(self):
-        _why = matrix().installed._why
+        _why = matrix.installed._why
 
         assert _why(-11, "x", "attendax check: 3/9 L6 leak") == "its process ended with SIGSEGV, in L6 leak: x"
         assert _why(2, "attendax check: no keras", "") == "no keras"
         assert _why(1, "Bang", "") == "its process ended with exit status 1: Bang"
 
     def test_paths_and_addresses_are_taken_out(self, tmp_path):
-        anonymous = matrix().installed.anonymous
+        anonymous = matrix.installed.anonymous
 
         words = (
             f"in /opt/python3/site-packages/flax/nn.py: <function f at 0x7f3a9c0de120> {sys.prefix}/bin; got out[0, 1]"
@@ -161,7 +126,7 @@ class TestAllModels:
     def models(self, monkeypatch):
         """One that works, one of a package that is not installed, and one that cannot be made."""
         pytest.importorskip("torch")
-        all_models = matrix().of_models
+        all_models = matrix.of_models
         made = all_models.MODELS["torch MultiheadAttention"]
         known = {
             "torch MultiheadAttention": made,
@@ -172,7 +137,7 @@ class TestAllModels:
         monkeypatch.setattr(all_models, "PATHS", {**all_models.PATHS, "transformers_none": "transformers none"})
 
     def test_writes_the_table(self, run, tmp_path, models):
-        status, out, _ = run("--all-models", "--only", "heads", "--output", "there", "--seed", "3")
+        status, out, _ = run("models", "--only", "heads", "--output", "there", "--seed", "3")
         assert status == 0
         assert "| torch MultiheadAttention" in out
         text = (tmp_path / "there/models.md").read_text("utf-8")
@@ -192,7 +157,7 @@ def test_a_report_that_is_written_a_case_a_line_reads_back():
     def ignores(query, key, value, *, is_causal=False):
         return right_attention.attend(query, key, value)
 
-    tables = matrix().tables
+    tables = matrix.tables
     report = check(ignores, arrays="numpy", only=["plain", "causal"], level="forward", seed=0, budget=0)
     assert report.causes
     text = tables.reports_json([report], {"other": "needs a GPU"})
@@ -204,6 +169,6 @@ def test_a_report_that_is_written_a_case_a_line_reads_back():
 
 
 def test_every_model_of_the_table_is_known_by_a_name_of_python():
-    models = matrix().models
+    models = matrix.models
     assert len(models.PATHS) == len(models.MODELS) >= 25
     assert all(path.isidentifier() for path in models.PATHS)

@@ -134,7 +134,7 @@ class TestMain:
             (["embed", "a", "--layr", "3"], "embed", "unrecognized arguments: --layr 3; did you mean --layer?"),
             (["embed", "a", "--layr=3"], "embed", "unrecognized arguments: --layr=3; did you mean --layer?"),
             (["check", "attendax", "--onyl", "L6"], "check", "--onyl L6; did you mean --only?"),
-            (["bench", "--shape", "--rnds", "3"], "bench", "expected at least one argument"),
+            (["check", "x", "--only", "--sed", "3"], "check", "expected at least one argument"),
             (["demo", "more"], "demo", "unrecognized arguments: more"),
             (["demo", "--zzz"], "demo", "unrecognized arguments: --zzz"),
             (["embed", "a", "--pool", "maen"], "embed", "did you mean mean?"),

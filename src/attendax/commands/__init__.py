@@ -1,1 +1,1 @@
-"""The commands that need none of the kit: ``demo``, ``embed``, ``learn``, ``grade``, ``bench``."""
+"""The commands that need none of the kit: ``demo``, ``embed``, ``learn``, ``grade``."""

@@ -131,16 +131,6 @@ def implementation(args: argparse.Namespace, how: How, **more: Any) -> Implement
         raise Refusal(f"{args.target}: {_said(args.target, error)}") from error
 
 
-def refuse_with_all(args: argparse.Namespace) -> None:
-    """Options of a single function."""
-    single = ("target", *CALLED, *SETTLING, "device", "sizes", "known_failures", "require", "claims", "reproduce")
-    for name in (*single, *REPORTS):
-        if getattr(args, name) is not None:
-            shown = f"the function {args.target}" if name == "target" else f"--{name.replace('_', '-')}"
-            which = "--all-models runs every model" if args.all_models else "--all-installed runs every adapter"
-            raise Refusal(f"{which} as it ships: leave {shown} out")
-
-
 def files(args: argparse.Namespace) -> dict[str, str]:
     """Files of the reports that are asked for, by kind."""
     return {kind: getattr(args, kind) for kind in REPORTS if getattr(args, kind) is not None}

@@ -11,7 +11,6 @@ REPORTS = {"json": "JSON", "markdown": "Markdown"}
 LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything [everything]"
 PROFILES = "numbers, robust (NaN, extremes, empty sets) or law [numbers]"
 BUDGET = "CPU seconds of the run; 0: no limit, and no realistic sizes [30, of JAX 60]"
-OUTPUT = "folder for the files of --all-installed or --all-models [.]"
 GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
     "cases": {
         "only": (list, "L6", "laws, parts of case names, and keywords [all]"),
@@ -67,9 +66,6 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "reproduce": (str, "CASE", "script of this case alone [one for each cause]"),
         "list_cases": (bool, "", "list of the cases that would run, and no run"),
         "list_adapters": (bool, "", "list of the adapters that ship, and no run"),
-        "all_installed": (bool, "", "every adapter whose library is installed"),
-        "all_models": (bool, "", "models and layers of each library that is installed"),
-        "output": (str, "DIR", OUTPUT),
     },
 }
 COMMON = (  # those that `attendax check --help` shows; --help-all shows all

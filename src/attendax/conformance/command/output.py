@@ -28,7 +28,7 @@ from .arguments import files
 if TYPE_CHECKING:
     from rich.console import Console
 
-LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of ``--all-installed``: a line for each case
+LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of benchmarks/matrix: a line for each case
 SHOWN = 6  # faults, each of another kind
 RIGHT = (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN)
 

@@ -1,4 +1,4 @@
-"""``attendax check``: judge a function, or every library that is installed."""
+"""``attendax check``: judge a function."""
 
 import argparse
 import contextlib
@@ -8,7 +8,6 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from types import ModuleType
 
 from attendax import extras
 from attendax.exits import Refusal
@@ -32,8 +31,7 @@ from . import arguments
 from .arguments import how_of, one_line
 from .output import live, show, show_script, write_files
 
-SINGLE = "a single report goes to --json or --markdown FILE"
-NOBODY = "name a function as module:function, or an adapter, before the options; or --exec, --onnx, --all-installed"
+NOBODY = "name a function as module:function, or an adapter, before the options; or --exec, --onnx"
 
 
 def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
@@ -61,11 +59,6 @@ def _run(args: argparse.Namespace) -> int:
     args.target = arguments.target(args)
     args.seed = drawn(args.seed)
     extras.require("rich", "check", extra="check")
-    if args.all_installed or args.all_models:
-        arguments.refuse_with_all(args)
-        return int(matrix().all_installed(args) if args.all_installed else matrix().all_models(args))
-    if args.output:
-        raise Refusal(f"--output is of --all-installed and --all-models; {SINGLE}")
     if args.target is None:
         raise Refusal(NOBODY)
     arguments.refuse_unwritable(args)
@@ -89,19 +82,6 @@ def _run(args: argparse.Namespace) -> int:
 def listed(line: str) -> None:
     """A line of a list: wrapped in a terminal; whole for other programs."""
     print(wrapped(line, indent=" " * 5) if sys.stdout.isatty() else line)
-
-
-def matrix() -> ModuleType:
-    """``benchmarks/matrix``, under a name of its own: a module of the user may be called as one in that folder is."""
-    name = "attendax_matrix"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, extras.benchmarks() / "matrix" / "__init__.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
 
 
 def _list_adapters() -> int:
