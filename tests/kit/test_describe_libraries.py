@@ -8,8 +8,9 @@ import pytest
 
 from attendax import cli
 from attendax.conformance import check
-from attendax.conformance.against import remote
+from attendax.conformance.against import remote, report
 from attendax.conformance.contract import describing
+from attendax.exits import Refusal
 
 
 def described(fn, seconds=60.0):
@@ -150,19 +151,19 @@ MADE = {
 @pytest.mark.parametrize("kind", MADE)
 def test_a_function_that_no_other_process_can_import(kind):
     """It is described in this process; it was held to the protocol, and its layout was a fault."""
-    report = check(MADE[kind](0), **FORWARD)
-    assert report.ok
-    assert "  arrays    query, key, value as (B, T, N, D)" in report.called
+    found = check(MADE[kind](0), **FORWARD)
+    assert found.ok
+    assert "  arrays    query, key, value as (B, T, N, D)" in found.called
     words = "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"
     assert [cause.name for cause in check(MADE[kind](1), **FORWARD).causes] == [words]
 
 
 def test_in_process_and_by_hand(monkeypatch, tmp_path, capsys):
     path = "contract.in_numpy:btnd"
-    report = check(path, in_process=True, **FORWARD)
-    assert report.ok
-    assert "  arrays    query, key, value as (B, T, N, D)" in report.called
-    assert report.process == "as asked for"
+    found = check(path, in_process=True, **FORWARD)
+    assert found.ok
+    assert "  arrays    query, key, value as (B, T, N, D)" in found.called
+    assert found.process == "as asked for"
     assert cli.main(["check", path, "--in-process", "--only", "plain", "--seed", "7", "--budget", "0"]) == 0
     assert "(B, T, N, D)" in capsys.readouterr().out
     with pytest.raises(ValueError, match="gradients by hand are called by the protocol"):
@@ -184,9 +185,9 @@ def test_gradients_by_hand_of_a_function_with_its_own_conventions():
         ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * query.shape[-1] ** -0.5
         return ds @ key, ds.swapaxes(-1, -2) @ query, p.swapaxes(-1, -2) @ g
 
-    report = check(attention, backward=backward, seed=7, budget=0, only=["plain", "fewer queries"])
-    assert not report.failures, str(report)
-    assert report.coverage.judged["gradients"]
+    found = check(attention, backward=backward, seed=7, budget=0, only=["plain", "fewer queries"])
+    assert not found.failures, str(found)
+    assert found.coverage.judged["gradients"]
 
 
 def of_one(q, k, v, is_causal, off):
@@ -228,9 +229,9 @@ def test_packed_sequences_need_no_flag():
     assert {k: x.name for k, x in contract.form.options.items()} == {"is_causal": "causal", "return_lse": "return_lse"}
     assert contract.means("causal") == "aligned to the end"
     assert "arrays    query, key, value as (tokens, N, D)" in str(contract)
-    report = check(varlen, level="forward", seed=7, budget=0, only=["plain", "L4", "lse"])
-    assert report.ok, str(report)
-    assert report.coverage.judged["lse"]
+    found = check(varlen, level="forward", seed=7, budget=0, only=["plain", "L4", "lse"])
+    assert found.ok, str(found)
+    assert found.coverage.judged["lse"]
     words = "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"
     assert [cause.name for cause in check(ahead, **FORWARD).causes] == [words]
 
@@ -240,11 +241,16 @@ def test_one_list_of_where_sequences_begin():
     assert contract.square
     assert not contract.unread
     assert not list(contract.meanings())
-    report = check(of_one_list, level="forward", seed=7, budget=0, only=["plain", "L4"])
-    assert not report.failures, str(report)
-    assert report.judged
+    found = check(of_one_list, level="forward", seed=7, budget=0, only=["plain", "L4"])
+    assert not found.failures, str(found)
+    assert found.judged
 
 
 def test_packed_sequences_that_read_each_other_have_no_formula():
     with pytest.raises(describing.NoFormula, match=r"nearest: query, key, value as \(tokens, N, D\)"):
         described(through_the_next, seconds=4.0)
+
+
+def test_packed_sequences_are_not_compared():
+    with pytest.raises(Refusal, match=r"A, .*varlen, takes packed sequences"):
+        report.diff(varlen, varlen)

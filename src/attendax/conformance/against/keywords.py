@@ -7,7 +7,7 @@ import numpy as np
 
 from ..conventions.table import DECLARED
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
-from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, VARLEN, WIDE, back, to
+from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 from .scores import AS_THEY_ARE, FREE, LARGE, bounds
 
 ALWAYS = {
@@ -43,8 +43,6 @@ class Keywords:
     def __init__(self, a: Form, b: Form) -> None:
         self.whole, self.a, self.b = a, a.heard(), b.heard()
         a, b = self.a, self.b
-        if a.layout == VARLEN:
-            raise NoAdapter("A takes packed sequences")
         # always given; others are put into ``options``
         self.words = {**b.meant, **{name: repr(x) for name, x in b.given.items()}}
         self.lse = a.options.get("return_lse") if "return_lse" in b.options else None

@@ -10,6 +10,7 @@ from ..worker.errors import Failed
 from . import comparing, comparing_layers, describing, describing_layers, examples, forms, writing
 from .asking import GENERAL, SQUARE, TOLERANCE, Equality, Probe, Subject, arrays, distance
 from .comparing import Difference
+from .completing import BEGINS
 from .describing_layers import Layer
 from .forms import Form
 from .layers import SIZES
@@ -116,7 +117,10 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
 
 
 def described(fn: Function, letter: str) -> Subject:
-    """All that is found out about a function; refuse one that raises on every call."""
+    """All that is found out about a function; refuse one that raises on every call, or takes packed sequences."""
+    if {*BEGINS} & {*fn.required, *fn.meant}:
+        said = "wrap it in a function of query, key and value that gives where they begin"
+        raise Refusal(f"{letter}, {fn.path}, takes packed sequences; {said}")
     try:
         return describing.Describing(fn).subject()
     except Failed as failed:
