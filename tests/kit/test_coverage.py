@@ -256,4 +256,4 @@ def test_the_first_screen_and_help_say_what_other_profiles_add(capsys):
     assert "profile numbers (robust adds " in " ".join(capsys.readouterr().out.split())
     with pytest.raises(SystemExit):
         main(["check", "--help"])
-    assert "more: NaN under masks" in " ".join(capsys.readouterr().out.split())
+    assert "robust (NaN, extremes, empty sets) or law" in " ".join(capsys.readouterr().out.split())
