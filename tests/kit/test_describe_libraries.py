@@ -254,3 +254,13 @@ def test_packed_sequences_that_read_each_other_have_no_formula():
 def test_packed_sequences_are_not_compared():
     with pytest.raises(Refusal, match=r"A, .*varlen, takes packed sequences"):
         report.diff(varlen, varlen)
+
+
+def test_an_operator_of_torch_has_the_parameters_of_its_schema():
+    """Its signature is (*args, **kwargs); it was called with every keyword of the protocol."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    contract = described(torch.ops.aten.scaled_dot_product_attention)
+    keywords = {ours: option.name for ours, option in contract.form.options.items()}
+    assert keywords == {"mask": "attn_mask", "is_causal": "is_causal", "scale": "scale"}
+    assert not contract.unread
+    assert not list(contract.meanings())

@@ -221,8 +221,12 @@ def _parameters(fn: Any) -> list[inspect.Parameter]:
 
 
 def _of_torch(fn: Any) -> list[inspect.Parameter]:
-    """The parameters of a module of PyTorch, or of the ``apply`` of one of its autograd functions, by their forward."""
+    """The parameters of an operator of PyTorch by its schema; of a module, and of ``apply``, by their forward."""
     owner, torch = getattr(fn, "__self__", None), sys.modules.get("torch")
+    if schema := getattr(getattr(fn, "default", fn), "_schema", None):
+        none = inspect.Parameter.empty
+        named = [(x.name, x.default_value if x.has_default_value() else none) for x in schema.arguments]
+        return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in named]
     if torch and isinstance(fn, torch.nn.Module):
         return _parameters(fn.forward)
     if not (torch and isinstance(owner, type) and issubclass(owner, torch.autograd.Function)):
