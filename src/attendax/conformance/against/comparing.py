@@ -14,6 +14,7 @@ from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes
 from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
+from .completing import KEY_HEADS
 from .examples import asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
@@ -54,6 +55,8 @@ OF_TABLE = {  # axes whose values are told by the words of the table, and what i
     "joins": ("several rules", "joins them by and"), "pairs": ("keys", "takes all that the rules allow"),
     "fill": ("scores of what is masked", "sets them to minus infinity"), "weights": ("weights", "takes the softmax"),
     "norm": ("queries and keys", "takes them as they are"),
+    "split": ("the split into heads", "keeps them apart"),
+    "join": ("the heads of the result", "keeps them apart"),
     "width": ("numbers of a head", "takes all of them"),
 }  # fmt: skip
 NUMBERS = {
@@ -278,7 +281,7 @@ def _shared(a: Subject, b: Subject, mine: Form, theirs: Form) -> Iterator[tuple[
     left = []
     for one, form in ((a, mine), (b, theirs)):
         done = {x for k in mine.options if k in form.options for x in form.options[k]}
-        known = {*one.fn.required, *HEADS, *GROUPED, *DROPOUT, *UNREAD, *done}
+        known = {*one.fn.required, *HEADS, *KEY_HEADS, *GROUPED, *DROPOUT, *UNREAD, *done}
         left.append([x for x in one.fn.names if x not in known])
     taken: set[str] = set()
     for x in left[0]:

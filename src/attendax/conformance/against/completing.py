@@ -6,10 +6,15 @@ from typing import Any, NamedTuple
 from .options import DROPOUT, HEADS, OPTIONS
 
 THIRD = ("key", "keys", "k", "value", "values", "v")  # an array that may be left out, as in Keras
-WHOLE = (  # of transformers; sinks of gpt-oss, which add nothing
-    "types.SimpleNamespace(num_key_value_groups=N // G, is_causal=False, training=False, head_dim=D, "
-    "sinks=xp.zeros(N, dtype=query.dtype) - xp.inf)"
-)
+OF_MODULE = {  # attributes of a module that attention functions read
+    "num_key_value_groups": "N // G", "is_causal": "False", "training": "False", "attention_dropout": "0.0",
+    "dropout": "0.0", "num_key_value_heads": "G", **dict.fromkeys(("scaling", "scale"), "D ** -0.5"),
+    **dict.fromkeys(("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "h"), "N"),
+    **dict.fromkeys(("head_dim", "head_size", "d_head", "d_k"), "D"),
+    "sinks": "xp.zeros(N, dtype=query.dtype) - xp.inf",  # of gpt-oss: they add nothing
+}  # fmt: skip
+WHOLE = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
+KEY_HEADS = "kv_n_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
 BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
     "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
     "cu_seqlens_k": "S", "cu_seq_k": "S", "cu_seqlens_kv": "S",
@@ -48,7 +53,7 @@ class Completed(NamedTuple):
 
 def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any]) -> Completed:
     """Sort required parameters into arrays and others, by their names."""
-    meant = {name: MEANT[name] for name in required if name in MEANT}
+    meant = {name: MEANT[name] for name in required if name in MEANT} | {x: "G" for x in names if x in KEY_HEADS}
     left = [name for name in required if name not in meant]
     if len(left) == 2 and len(names) > 2 and names[2] in THIRD and defaults.get(names[2], ...) is None:
         left = list(names[:3])

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..conventions.form import factor_of, scale_of_first, solved
-from ..conventions.table import IGNORED, INSTEAD, TABLE
+from ..conventions.table import IGNORED, INSTEAD, SEES_ALL, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
-from .completing import MASKS
+from .completing import KEY_HEADS, MASKS
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import (
     AXIS,
@@ -36,12 +36,14 @@ OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is 
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
 }  # fmt: skip
 MANY = 64  # keys, of which half are dropped
-OF_PLAIN = "heads", "pairs", "width", "norm", "weights"  # axes that count in a plain call
+OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
 MODES = {"training": True, "train": True, "deterministic": False}
 WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
 SEVERAL = "it always gives several arrays, of which the first is compared"
+NO_END = 2**20  # a window that has all keys
+ADDED = 1e4  # where masked: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
@@ -58,7 +60,10 @@ class Describing:
         self.said, self.several = "", False
         self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
-        self.given: dict[str, Any] = dict.fromkeys(causal, False)
+        drops = [x for x in DROPOUT if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
+        narrow = [x for x in OPTIONS["window"].names if isinstance(w := fn.defaults.get(x), int) and w > 0]
+        self.given: dict[str, Any] = dict.fromkeys(causal, False) | dict.fromkeys(drops, 0.0)
+        self.given |= dict.fromkeys(narrow, NO_END)
 
     def subject(self) -> Subject:
         """The function with all that is found out about it; raises Failed where it raises in every layout."""
@@ -67,7 +72,7 @@ class Describing:
             if not self._answers():
                 raise Failed(self.said)
             return Subject(self.fn, Form(path=self.fn.path), known=False)
-        self.form = form = dataclasses.replace(form, arrays=self.fn.kind())
+        self.form = form = dataclasses.replace(form, arrays=self.fn.kind(), container=self.fn.container())
         self.form = form = self._grouped(self._second(form) if self.several else form)
         free, left = self._free(), []
         for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
@@ -88,7 +93,7 @@ class Describing:
     def _free(self) -> list[str]:
         """Its keywords that may be options."""
         known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
-        unread = {*self.fn.required, *HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
+        unread = {*self.fn.required, *HEADS, *KEY_HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
         return [x for x in self.fn.names if x not in unread]
 
     def _offered(self, form: Form, name: str) -> Form | None:
@@ -124,15 +129,17 @@ class Describing:
         name = next((x for x in self.fn.meant if x in OPTIONS["mask"].names), "")
         meant = [{**self.fn.meant, name: text} for text in ("None", *MASKS)] if name else []
         for self.fn.meant in meant:
-            if self._by_scale(GENERAL):
+            if self._by_scale(GENERAL) or self._by_scale(ALIKE):
                 break
         else:
             self.fn.meant = meant[0] if meant else self.fn.meant
-        form = self._plain()
-        if not form and self.given:
-            self.given = {}
-            form = self._plain()
-        return form
+        no_windows = {k: x for k, x in self.given.items() if x != NO_END}
+        for given in (self.given, no_windows, {}):
+            if given is self.given or given != self.given:
+                self.given = given
+                if form := self._plain():
+                    return form
+        return None
 
     def _word(self, form: Form) -> Form:
         """Tell whether a mask may be the word "causal", and what that means."""
@@ -194,7 +201,11 @@ class Describing:
         self.sizes = sizes
         for layout in self._layouts():
             probes = [probe, other] if self.answer(layout, other) else [probe]
-            hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
+            hows = [
+                layout.but(scale=s, always=a, empty=e)
+                for a, s in itertools.product(always, TABLE["scale"])
+                for e in (TABLE["empty"] if "without its own" in a else (LAW["empty"],))  # its first query has no key
+            ]
             if (found := self._settled(hows, probes)) and self.takes(found, probe):
                 return found
         return None
@@ -349,7 +360,7 @@ class Describing:
 
     def _is_nearly(self, form: Form, probe: Probe) -> bool:
         """Tell whether the function gives what the formula gives, except for queries without any key."""
-        found, right = self.answer(form, probe), Subject(self.fn, form.but(empty="NaN")).right(probe)
+        found, right = self.answer(form, probe), self._right(form.but(empty="NaN"), probe)
         return bool(found) and distance(found, right, some=True) <= probe.tolerance
 
     def _factor(self, form: Form) -> str:
@@ -436,7 +447,9 @@ class Describing:
         else:
             return form, None
         found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
-        if not found and {"mask", "key_lengths", "segments"} & set(probe.options):
+        found = found or self._settled([form.but(empty=SEES_ALL)], [probe._replace(scores=(ADDED,))])
+        is_law = all(form.how[x] == LAW[x] for x in (*OF_PLAIN, *{AXIS[x] for x in probe.options} - {"window"}))
+        if not found and is_law and {"mask", "key_lengths", "segments"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
         return found or form, probe
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
 from ..conventions.table import IGNORED, TABLE
-from .completing import BEGINS
+from .completing import BEGINS, WHOLE
 from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES, VARLEN
 from .remote import Function
 from .scores import AS_THEY_ARE, Scores
@@ -66,6 +66,7 @@ class Form:
     order: str = "query, key, value"
     pack: str = ""
     returned: str = ""  # the axes of the result, where they are not those of the arrays
+    container: str = ""  # Python for the arrays of a result ``found`` that is an object with several
     first: bool = False  # whether its result is the first of several arrays, of which no other is known
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)  # by the name in attendax
     # of each convention the one that it has, by the names of ``LAW``
@@ -114,6 +115,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     """Each way in which the arrays may be given, of those sizes; then those whose result has the heads elsewhere."""
     count = sum(name not in HEADS for name in fn.required)
     heads = next((name for name in fn.names if name in HEADS), "")
+    told = bool(heads) or WHOLE in fn.meant.values()
     form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
     form = dataclasses.replace(form, by_position=fn.by_position)
     square, begins = sizes[2::2] == sizes[3::2], {*BEGINS} & {*fn.meant}
@@ -121,12 +123,12 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
     plain = [
         dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}", order=", ".join(order))
-        for order, pack, (axis, layout) in itertools.product(orders, packs, PACKED[: None if heads else -1])
+        for order, pack, (axis, layout) in itertools.product(orders, packs, PACKED[: None if told else -1])
         if pack == "qkv" or order[0] == "query"
     ] + [
         dataclasses.replace(form, layout=layout, order=", ".join(order))
         for order, layout in itertools.product(orders if count >= 3 else (), LAYOUTS)
-        if (heads or "(ND)" not in layout) and (layout == VARLEN) == bool(begins)
+        if (told or "(ND)" not in layout) and (layout == VARLEN) == bool(begins)
         if square or len(begins) != 1  # of queries and of keys
     ]
     moved = ((x, given) for x, (taken, given) in itertools.product(plain, MOVED) if x.layout == taken)

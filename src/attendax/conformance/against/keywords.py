@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from ..conventions.table import DECLARED
+from ..conventions.table import DECLARED, SEES_ALL
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 from .scores import AS_THEY_ARE, FREE, LARGE, bounds
@@ -13,6 +13,8 @@ from .scores import AS_THEY_ARE, FREE, LARGE, bounds
 ALWAYS = {
     "pairs": "keys",
     "norm": "norms of queries and keys",
+    "split": "split into heads",
+    "join": "joining of heads",
     "width": "numbers of a head",
     "weights": "weights",
 }  # axes of every call, in words
@@ -54,7 +56,7 @@ class Keywords:
             raise NoAdapter("B clips the scores, and those that it would be given")
         self.unlike |= self.own_scores and self._empties_lse()  # a row of scores that are all LEAST has a finite one
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
-        self.fills = a.how["empty"] != scores and bool(MASKED & set(a.options))
+        self.fills = a.how["empty"] not in (scores, SEES_ALL) and bool(MASKED & set(a.options))
         self.empties = self.fills or self.unlike
         same = (a.layout, a.outcome, a.order) == (b.layout, b.outcome, b.order) and not (a.pack or b.pack)
         plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes
@@ -119,7 +121,9 @@ class Keywords:
         if unlike := [words for axis, words in ALWAYS.items() if a.how[axis] != b.how[axis]]:
             raise NoAdapter(f"no argument of B changes the {unlike[0]} that it takes")
         if any(a.how[x] != b.how[x] for x in OF_RULES):
-            if any(a.how[x] != LAW[x] for x in OF_RULES) or b.how["fill"] == "0 and 1":  # added without a mask, too
+            if any(a.how[x] != LAW[x] for x in OF_RULES) or b.how["fill"].endswith(
+                "0 and 1"
+            ):  # added without a mask, too
                 raise NoAdapter("no argument of B asks for what A does with its rules")
             return True
         if a.how["masking"] != b.how["masking"] and {"mask", "is_causal"} & set(a.options):

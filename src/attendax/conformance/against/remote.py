@@ -2,13 +2,14 @@
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import inspect
 import itertools
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ FOUND = {  # Python that finds a function which no module has
 }
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAVES = ("out", "lse")
+CONTAINERS = "", "found.values()", "vars(found).values()"  # of a result: none that is known, a mapping, a dataclass
 OBJECT = "types.SimpleNamespace"  # an argument that is one
 CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 Results = tuple[np.ndarray, ...]
@@ -63,6 +65,7 @@ class Here(Subject):
             self.fn = text.resolve(fn) if isinstance(fn, str) else fn
             self.kinds = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
         self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}  # of JAX
+        self.container = 0
         self.fixed: set[str] = set()  # options whose numbers it looks at
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
@@ -81,7 +84,7 @@ class Here(Subject):
     def answer(self, request: Asked) -> Leaves:
         """One call."""
         if not request.results:
-            return {"out": np.array(NAMES.index(self.kinds[0]))}
+            return {"out": np.array([NAMES.index(self.kinds[0]), self.container])}
         fn, said = self.fn, None
         if request.code:
             names: dict[str, Any] = {"__name__": "adapter", "fn": fn}
@@ -90,12 +93,15 @@ class Here(Subject):
         for kind in list(self.kinds):
             arrays, options = _made(request.arrays, kind), _made(request.options, kind)
             try:
-                in_programs = kind == "jax"
-                found = self._in_programs(fn, request.code, arrays, options) if in_programs else fn(*arrays, **options)
+                if kind == "jax":
+                    found = self._in_programs(fn, request.code, arrays, options)
+                else:
+                    with _on_one_thread(kind):
+                        found = fn(*arrays, **options)
             except (Exception, SystemExit) as error:
                 said = said or Failed.by(error)
                 continue
-            parts = _arrays(found)
+            parts, self.container = _arrays(found), max(self.container, _container(found))
             if not parts:
                 raise Failed(f"it gives {type(found).__name__}, expected an array")
             self.kinds = [_kind_of(parts[0], kind)]  # its own from now on
@@ -137,6 +143,7 @@ class Here(Subject):
 
         def run(arrays: Any, given: Any) -> Any:
             found = fn(*arrays, **given, **constants)
+            self.container = max(self.container, _container(found))
             return _arrays(found) or found
 
         program = self.programs.setdefault(key, jax.jit(run, compiler_options=CHEAPLY))
@@ -187,7 +194,11 @@ class Function:
 
     def kind(self) -> str:
         """The framework of its arrays, as far as it was called."""
-        return NAMES[int(self.subject.ask(Asked(results=False))["out"])]
+        return NAMES[int(self.subject.ask(Asked(results=False))["out"][0])]
+
+    def container(self) -> str:
+        """Python for the arrays of its result, if that is an object with several."""
+        return CONTAINERS[int(self.subject.ask(Asked(results=False))["out"][1])]
 
     def adapted(self, code: str) -> Callable[..., Results]:
         """The function ``adapted`` of that code, run where this function is."""
@@ -246,6 +257,20 @@ def by_position(parameters: list[inspect.Parameter]) -> str:
     return f"in_order = {words!r}\nfn = lambda *arrays, call=fn, **options: {call}"
 
 
+@contextlib.contextmanager
+def _on_one_thread(kind: str) -> Iterator[None]:
+    """Small arrays: threads of torch that wait for each other on a busy machine would take most of the time."""
+    torch = sys.modules.get("torch") if kind == "torch" else None
+    count = torch.get_num_threads() if torch else 0
+    try:
+        if torch:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        if torch:
+            torch.set_num_threads(count)
+
+
 def _is_plain(x: Any) -> bool:
     return isinstance(x, PLAIN) or (isinstance(x, tuple) and all(isinstance(y, PLAIN) for y in x))
 
@@ -276,7 +301,14 @@ def _made(x: Any, kind: str) -> Any:
 
 def _arrays(found: Any) -> list[Any]:
     """The first two arrays of a result."""
+    if container := CONTAINERS[_container(found)]:
+        found = list(eval(container, {"found": found}))
     return [x for x in (found if isinstance(found, (tuple, list)) else [found]) if hasattr(x, "dtype")][:2]
+
+
+def _container(found: Any) -> int:
+    """The place in ``CONTAINERS`` of a result."""
+    return 1 if isinstance(found, Mapping) else 2 if dataclasses.is_dataclass(found) else 0
 
 
 def _kind_of(x: Any, kind: str) -> str:

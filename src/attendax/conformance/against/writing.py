@@ -113,7 +113,10 @@ class _Adapter(Keywords):
         given = ", ".join([arrays, *(f"{k}={x}" for k, x in self.words.items())])
         always = b.options.get("return_lse")
         rest = "[0]" if b.first or (always and not always.name and not self.lse) else ""
-        return f"{'out, lse' if self.lse else 'out'} = fn({given}<rest>){rest}"
+        call = f"fn({given}<rest>)"
+        if b.container:
+            call, rest = f"[*{b.container.replace('found', call)}]", rest or "[0]" * (not self.lse)
+        return f"{'out, lse' if self.lse else 'out'} = {call}{rest}"
 
     def _looped(self) -> str:
         """A call for each text, or each head, where ``b`` has no such axis."""

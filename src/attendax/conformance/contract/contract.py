@@ -38,6 +38,8 @@ class Contract:
         dropout: its parameters that are a rate of dropout.
         no_limit: Python for no limit in a window of two sides; empty where it is not known, or has none.
         square: whether it takes as many queries as keys alone.
+        short: whether it takes no more queries than keys, where it is causal to the end of the keys.
+        alike: options that it takes beside as many queries as keys alone.
         names: all of its parameters.
         idle: those that were given other values, which did not change its first result, and what they did, in words.
         calls: the number of calls that were made.
@@ -51,6 +53,8 @@ class Contract:
     dropout: tuple[str, ...] = ()
     no_limit: str = ""
     square: bool = False
+    short: bool = False
+    alike: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     calls: int = 0
@@ -82,6 +86,10 @@ class Contract:
         if always := self.form.how["always"]:
             kind = DEFECT if Conventions().but(causal=always).kind("causal") == DEFECT else UNUSUAL
             yield Meaning("always", always, kind, f"it is causal whatever it is asked, {always}")
+        if (large := self.form.how["large"]) != LAW["large"]:
+            yield Meaning(
+                "large", large, UNUSUAL if large.startswith("clips") else DEFECT, f"of large scores it {large}"
+            )
         if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", LAW["empty_lse"]):
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
 
@@ -99,11 +107,18 @@ class Contract:
         yield ""
         yield f"How it is called ({took}{', the limit' * self.cut})"
         packs = [x for x in form.meant if x in BEGINS or x in LONGEST]
-        more = [f"{k} = {x} unless given" for k, x in form.meant.items() if k not in packs]
+        left_out = {*packs, *(x.name for x in form.options.values())}
+        said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
+        more = [f"{k} = {said.get(x, x)}" for k, x in form.meant.items() if k not in left_out]
         more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
+        more += [f"{k} = {x}, where its own default is {form.defaults[k]}" for k, x in form.given.items()]
         more += [f"{form.heads} = the number of heads"] if form.heads else []
         yield from _rows("arrays", [arrays_of(form)])
-        yield from _rows("takes", ["as many queries as keys alone"] * self.square)
+        takes = ["as many queries as keys alone"] * self.square
+        when = "" if form.how["always"] else ", if it is causal"
+        takes += [f"as many queries as keys at most{when}"] * self.short
+        takes += [f"{self.form.options[x].name} beside as many queries as keys alone" for x in self.alike]
+        yield from _rows("takes", takes)
         yield from _rows("gives", [_gives(form)])
         yield from _rows("required", more)
         limit = {"window": f", {self.no_limit} is no limit" * bool(self.no_limit)}
@@ -146,7 +161,8 @@ class Contract:
         called: dict[str, object] = {
             "arrays": form.arrays, "layout": form.layout, "order": form.order, "pack": form.pack,
             "returns": form.outcome, "first_of_several": form.first, "grouped_heads": form.grouped,
-            "heads": form.heads, "equal_lengths": self.square,
+            "heads": form.heads, "equal_lengths": self.square, "queries_at_most_keys": self.short,
+            "equal_lengths_with": list(self.alike) or "",
         }  # fmt: skip
         keywords: dict[str, object] = {name: ours + f": {kind}" * bool(kind) for ours, name, kind in _keywords(form)}
         means: dict[str, object] = {x.axis: x.value for x in self.meanings()}
@@ -171,16 +187,22 @@ class Contract:
 
         It keeps its conventions but for the layout, the kinds of options, and the base of the log-sum-exp.
         """
-        return "" if fitting.is_of_protocol(self.form, self.no_limit) else self.fitted()
+        return (
+            "" if fitting.is_of_protocol(self.form, self.no_limit) and not (self.short or self.alike) else self.fitted()
+        )
 
     def fitted(self) -> str:
         """Python that defines ``adapted`` in any case."""
-        return fitting.fit(self.form, self.no_limit, self.names)
+        return fitting.fit(self.form, self.no_limit, self.names, short=self.short, alike=self.alike)
 
 
 JUDGED = CONVENTION, UNUSUAL
 TRANSLATED = "mask", "lse"
-ALWAYS = {"aligned to the start": "causal", "aligned to the end": "causal to the end"}  # values of the axis of pairs
+ALWAYS = {  # values of the axis of pairs
+    "aligned to the start": "causal", "aligned to the end": "causal to the end",
+    "without its own key": "causal but for its own key",
+    "aligned to the end, without its own key": "causal to the end but for its own key",
+}  # fmt: skip
 TITLES = {
     "What it means, where the laws say something else": ("convention", ""),
     "Unusual: right only if you mean it": ("unusual",),

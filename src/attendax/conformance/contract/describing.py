@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class Describer(Describing):
     def __init__(self, fn: Function, seconds: float | None = None) -> None:
         super().__init__(fn)
         fn.patience = CALL
+        self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
         self.arrays = ""  # the framework, from its first answer on
         self.seconds, self.calls, self.begun, self.since = seconds, 0, self._cores(), time.monotonic()
 
@@ -99,15 +101,26 @@ class Describer(Describing):
         known, no_need = {name for row in OPTIONS.values() for name in row.names}, {SEVERAL: ""}
         unread = {k: WHY[k in known] if x == NOT_TAKEN else x for k, x in unread.items()}
         unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT and no_need.get(x, x)}
+        short = not square and self._is_short(form)
         dropout = tuple(x for x in self.fn.names if x in DROPOUT)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}
         idle = {x: words for x in unread if (words := self._idle(form, x))}
         unread = {k: x for k, x in unread.items() if k not in idle}
         told = tuple(f"{name}: {words}" for name, words in idle.items())
         return Contract(
-            self.fn.path, form, unread, dropout, self._no_limit(form), square, tuple(self.fn.names), told,
-            self.calls, self.spent(), cut,
+            self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike),
+            tuple(self.fn.names), told, self.calls, self.spent(), cut,
         )  # fmt: skip
+
+    def _is_short(self, form: Form) -> bool:
+        """Tell whether it raises where causal is aligned to the end and there are more queries than keys."""
+        always = form.how["always"]
+        if "to the end" not in (always or form.how["causal"]) or not (always or "is_causal" in form.options):
+            return False
+        (B, N, _, S, D, V), asked = self.sizes, {} if always else {"is_causal": True}
+        with contextlib.suppress(OutOfTime):
+            return not self.answer(form, Probe(arrays((B, N, S + 2, S, D, V)), asked))
+        return False
 
     def _idle(self, form: Form, name: str) -> str:
         """Words for a parameter that may have other values, by which its first result is the same; else nothing."""
@@ -204,16 +217,37 @@ class Describer(Describing):
         for ours in kinds:
             axes, known = {"mask": ("mask", "fill")}.get(ours, (AXIS[ours],)), OPTIONS[ours].axes
             ways = [{x: y} for x in axes for y in TABLE.get(x, ()) if y not in (*known.get(x, ()), IGNORED)]
+            if ours == "window":  # which may leave queries without any key
+                values = itertools.product(options.WINDOWS, options.REACH, options.SIDES)
+                ways = [dict(zip(("window", "reach", "side"), x, strict=True)) for x in values]
             for some, probes in self._asked_alike(form, ours):
-                offered = [form.offering(ours, Option(name, kind)) for kind in some if not kind.endswith(ADDED)]
+                if found := self._alike(form, ours, name, some, probes):
+                    return found
+                offered = [form.offering(ours, Option(name, kind)) for kind in some]
                 if self._settled(offered, probes):  # these calls cannot tell it from the law
                     continue
-                if found := self._settled((x.but(**way) for way in ways for x in offered), probes):
+                offered = [x for x in offered if not x.options[ours].form.endswith(ADDED)]
+                others = (x.but(**way) for way in ways for x in offered)
+                if found := next((x for x in others if all(self._is_nearly(x, probe) for probe in probes)), None):
                     return found
                 lowered = ((x, self._lowers(x)) for x in offered if ours == "mask")
                 if found := self._settled((x.but(fill=f"less {c:.4g}") for x, c in lowered if c), probes):
                     return found
         return None
+
+    def _alike(self, form: Form, ours: str, name: str, kinds: Iterable[str], probes: list[Probe]) -> Form | None:
+        """The form with an option that it takes beside as many queries as keys, and raises with otherwise."""
+        offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
+        if (
+            ours not in ("mask", "bias")
+            or self.sizes[2] == self.sizes[3]
+            or not (found := self._settled(offered, probes))
+        ):
+            return None
+        if self.answer(found, self._probe({ours: options.drawn(ours, found.options[ours].form, self.sizes)})):
+            return None
+        self.alike.append(ours)
+        return found
 
     def _lowers(self, form: Form) -> float:
         """The number by which a mask lowers a score, by the weight of the last of equal scores; 0 if there is none."""
@@ -231,6 +265,7 @@ class Describer(Describing):
         B, N, _, S, D, V = self.sizes
         for kinds, probes in self._asked(form, ours):
             masks = [_full(kinds[0], (B, N, S, S), seed) for seed in (0, 1)] if ours == "mask" else []
+            masks += [options.drawn(ours, kinds[0], (B, N, S, S))] if ours == "bias" else []
             yield kinds, [Probe(arrays((B, N, S, S, D, V)), {ours: x}) for x in masks] or probes
 
     def _dtypes(self, form: Form) -> Form:
@@ -241,11 +276,15 @@ class Describer(Describing):
         """The form, if calls with all of its options at once, in short and in long texts, are those of its formula."""
         named = [k for k, x in form.options.items() if x.name]
         by = Subject(self.fn, form.but(empty="NaN", empty_lse="nan"))
+
+        def is_off(probe: Probe) -> bool:
+            found, right = self.answer(form, probe), by.right(probe)
+            return not found or (right[0].size > 0 and distance(found, right, some=True) > probe.tolerance)
+
         for probe in examples.cases(form, self.sizes):
             if probe.narrow or probe.scores or sorted(probe.options) != sorted(named):
                 continue
-            found, right = self.answer(form, probe), by.right(probe)
-            if not found or (right[0].size and distance(found, right, some=True) > probe.tolerance):
+            if is_off(probe) and not is_off(probe._replace(options={})):
                 return self._instead(form, super()._kept(form))
         return form
 

@@ -4,6 +4,7 @@ It raises NotImplementedError for calls that the function cannot be asked: those
 """
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from ..adapters.implementation import OPTIONS as PROTOCOL
 from ..against.completing import BEGINS
@@ -41,9 +42,9 @@ def is_of_protocol(form: Form, no_limit: str) -> bool:
     return called and plain and named and form.how["lse"] != "base 2" and no_limit != "-1"
 
 
-def fit(form: Form, no_limit: str = "", names: Collection[str] = ()) -> str:
-    """Python that defines ``adapted``; ``names`` are the function's parameters, ``no_limit`` is as of ``Contract``."""
-    return _Fit(form, no_limit, names).text()
+def fit(form: Form, no_limit: str = "", names: Collection[str] = (), **limits: Any) -> str:
+    """Python that defines ``adapted``; ``names`` are the function's parameters, the others are as of ``Contract``."""
+    return _Fit(form, no_limit, names, **limits).text()
 
 
 def lacks(form: Form) -> dict[str, str]:
@@ -63,14 +64,24 @@ def _when(condition: str, lines: Iterable[str]) -> list[str]:
 
 
 class _Fit:
-    def __init__(self, form: Form, no_limit: str, names: Collection[str]) -> None:
-        self.form, self.no_limit, self.names = form, no_limit, names
+    def __init__(
+        self, form: Form, no_limit: str, names: Collection[str], *, short: bool = False, alike: Collection[str] = ()
+    ) -> None:
+        self.form, self.no_limit, self.names, self.short, self.alike = form, no_limit, names, short, alike
         self.offered: list[str] = []
         self.loops = [x for x in "BN" if x not in form.layout]
 
     def text(self) -> str:
         """The whole of it."""
-        lines = [*self._square(), *self._given(), *self._masks(), *self._rules(), *self._numbers(), *self._call()]
+        lines = [
+            *self._square(),
+            *self._short(),
+            *self._given(),
+            *self._masks(),
+            *self._rules(),
+            *self._numbers(),
+            *self._call(),
+        ]
         used = "\n".join(lines)
         sizes = ["(B, N, T, D), (G, S) = query.shape, key.shape[1:3]"]
         keywords = [f"{x}={'False' if x in FLAGS else None}" for x in PROTOCOL if x in self.offered]
@@ -86,6 +97,15 @@ class _Fit:
             return []
         said = "query, key and value are one array: as many queries as keys"
         return _when("query.shape != key.shape or key.shape != value.shape", [RAISE.format(said)])
+
+    def _short(self) -> list[str]:
+        causal = "" if self.form.how["always"] else "is_causal and "
+        said = "it takes as many queries as keys at most" + ", if it is causal" * bool(causal)
+        lines = _when(f"{causal}T > S", [RAISE.format(said)]) if self.short else []
+        for x in self.alike:
+            said = f"with {self.form.options[x].name} it takes as many queries as keys alone"
+            lines += _when(f"{x} is not None and T != S", [RAISE.format(said)])
+        return lines
 
     def _given(self) -> list[str]:
         """The options that it is always given."""
@@ -228,6 +248,7 @@ class _Fit:
             given = ", ".join(parts)
         out = BACK[form.outcome].format(x="out")
         lines += [f"found = fn({given}, **options)"]
+        lines += [f"found = [*{form.container}]"] if form.container else []
         lines += ["out = found[0] if isinstance(found, (tuple, list)) else found"]
         lines += [f"out = {out}"] if out != "out" else []
         if not (lse and not self.loops):
@@ -246,6 +267,7 @@ class _Fit:
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
         own = f"{{k: x[{index}] if getattr(x, 'ndim', 0) == 4 else x for k, x in options.items()}}"
         lines = [f"rows = [fn({', '.join(given)}, **{own}) {loop}]"]
+        lines += [f"rows = [[*{form.container}] for found in rows]"] if form.container else []
         lines += ["rows = [x[0] if isinstance(x, (tuple, list)) else x for x in rows]"]
         lines += ["rows = [x.swapaxes(0, 1) for x in rows]"] if form.layout == "TND" else []
         whole = ".reshape(B, N, T, -1)" if len(self.loops) == 2 else ""

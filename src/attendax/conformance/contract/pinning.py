@@ -14,12 +14,13 @@ from .contract import Contract
 
 CALLED = (
     "arrays", "layout", "order", "pack", "returns", "first_of_several", "grouped_heads", "heads", "equal_lengths",
+    "queries_at_most_keys", "equal_lengths_with",
 )  # fmt: skip
 VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
     **{axis: tuple(TABLE[axis]) for axis in TABLE if axis not in ("scale", "given_scale", "bias", "causal")},
     "reach": tuple(REACH), "side": tuple(SIDES),
 }  # fmt: skip
-AXES = (*TABLE, "always", "empty_lse", "mask_word", "reach", "side")
+AXES = (*TABLE, "always", "large", "empty_lse", "mask_word", "reach", "side")
 WORDS = {*OPTIONS, "query_segment_ids", "key_segment_ids"} - {"segments"}
 TABLES = ("called", "keywords", "required", "means", "unread")
 

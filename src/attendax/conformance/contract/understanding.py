@@ -1,5 +1,6 @@
 """The use that `attendax check` makes of a contract: how it calls a function, its conventions, and what is open."""
 
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -60,6 +61,8 @@ class Understood(NamedTuple):
                 given[setting], means = name, means.but(**{axis: DECLARED["start" if axis == "causal" else "zero"]})
         if text := self.contract.adapter():
             given |= {"fit": text, "lacks": fitting.lacks(form), "arrays": form.arrays}
+        if form.arrays == "numpy":
+            given["lacks"] = given.get("lacks", {}) | {"float16": "NumPy adds in float16"}
         return given | {"means": means.off}
 
     def told(self, report: Report, settled: Settled) -> Report:
@@ -85,8 +88,11 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
 
     def is_of_it(cause: Cause) -> bool:
         mine, some = cause.harm in OF_NUMBERS and not cause.tried, [cases[name] for name in cause.cases]
-        of_lengths = by_mask and all("key_lengths" in case.options for case in some)
-        return defect.words in cause.name or of_lengths or (mine and all(_asks(x, defect.axis) for x in some))
+        of_lengths = [by_mask and "key_lengths" in case.options for case in some]
+        asks = [_asks(case, defect.axis) for case in some]
+        if defect.axis == "large" and "NaN" not in cause.name:
+            return False
+        return defect.words in cause.name or all(of_lengths) or (mine and all(map(operator.or_, asks, of_lengths)))
 
     mine = [cause for cause in report.causes if is_of_it(cause)]
     if not mine:

@@ -44,6 +44,7 @@ class Steps:
         sinks = arrays.pop("sinks", None)
         self.lead = arrays["query"].shape[:-2]
         q, k, v = (of_scores(arrays[name]) for name in ("query", "key", "value"))
+        q, k, v = eval(_compiled(form.line("split").text), {"q": q, "k": k, "v": v, "mixed": mixed})
         (N, T, D), (G, S, V) = q.shape[1:], v.shape[1:]
         self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
         self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), softmax=softmax, in_blocks=in_blocks)
@@ -82,7 +83,10 @@ class Steps:
         by_axis = {axis: self.line(axis) for axis in asked}
         known["either"] = functools.partial(self._either, by_axis)
         known["in_place"] = functools.partial(self._in_place, by_axis)
+        known["rest"] = self._all({axis: x for axis, x in by_axis.items() if axis != "mask"})
+        known["shown"] = 0 if known["mask"] is None else self.line("mask")
         seen = self.line("joins", seen=self._all(by_axis))
+        known["rest"] = self.line("pairs", seen=known["rest"], hides=bool(asked))
         seen = self.line("pairs", seen=seen, hides=bool(asked))
         return np.broadcast_to(seen, (*self.q.shape[:3], known["S"]))
 
@@ -156,6 +160,7 @@ class Steps:
         out = (keys if self.form.value("weights") == "softmax" else self.weights(s)) @ self.v
         if (empty := lse == -np.inf).any():
             out = np.where(empty, self.line("empty"), out)
+        out = self.line("join", out=out)
         found = {"out": out.reshape(*self.lead, *out.shape[-2:])}
         if self.inputs.options.get("return_lse"):
             told = self.line("lse", lse=lse[..., 0], largest=top(s)[..., 0])
@@ -164,7 +169,7 @@ class Steps:
 
     def backward(self, saved: "Steps | None" = None) -> Leaves:
         """The gradients; with lse and delta of other steps, as a backward has those that its forward has saved."""
-        for axis in ("weights", "norm"):
+        for axis in ("weights", "norm", "split", "join"):
             if self.form.value(axis) != law(axis):
                 raise NotImplementedError(f"no gradient is known if {self.form.line(axis).words}")
         kept: list[tuple[str, np.ndarray]] = []
@@ -255,6 +260,11 @@ def top(s: np.ndarray, axis: int = -1) -> np.ndarray:
 def largest(s: np.ndarray, count: int) -> np.ndarray:
     """The last of so many largest scores of each row, or the least of fewer."""
     return np.sort(s, axis=-1)[..., [-min(count, s.shape[-1])]] if s.shape[-1] else s
+
+
+def mixed(x: np.ndarray) -> np.ndarray:
+    """Arrays (B, N, T, D) of which (B, T, N, D) is read as (B, N, T, D)."""
+    return x.swapaxes(1, 2).reshape(x.shape)
 
 
 def unit(x: np.ndarray) -> np.ndarray:

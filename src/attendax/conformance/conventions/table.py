@@ -13,6 +13,7 @@ KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
 WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
+SEES_ALL = "attention to all keys"
 LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
@@ -119,6 +120,8 @@ TABLE: dict[str, Axis] = {
             kind=CONVENTION, source="FlashAttention 2.3"),
         **_sides("end, ", "a window is aligned to the end of the keys, and counts one key {}", " + S - T"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
+        "turned": Line("(j < i - left) | (j > i + right)", "a window hides the keys that it has to show"),
+        "what comes before": Line("j < i - left", "a window shows the keys before it, and hides its own"),
         "half": Line("(j >= i - left / 2) & (j <= i + right / 2)", "a window counts half of the keys on each side"),
         IGNORED: Line("j >= 0", "window is ignored"),
     },
@@ -174,6 +177,10 @@ TABLE: dict[str, Axis] = {
         "causal": Line("seen & ((j <= i) | is_causal)", "it is causal, which is not asked"),
         "causal to the end": Line("seen & ((j <= i + S - T) | is_causal)",
             "it is causal, aligned to the end of the keys, which is not asked"),
+        "causal but for its own key": Line("seen & ((j < i) | is_causal)",
+            "it is causal without a query's own key, which is not asked"),
+        "causal to the end but for its own key": Line("seen & ((j < i + S - T) | is_causal)",
+            "it is causal without a query's own key, aligned to the end of the keys, which is not asked"),
         **_of("whole blocks of {b}", "seen & (j < S // {b} * {b})", LEFT_OUT),
         **_of("one whole block of {b}", "seen & (j < (S // {b} * {b} or S))", LEFT_OUT),
         **_of("last block of {b}", "seen & (j >= (S - 1) // {b} * {b})", "only the last block of keys counts"),
@@ -201,6 +208,24 @@ TABLE: dict[str, Axis] = {
         **_of("{b} of D", "d < {b}", "only the first {b} of D count in the scores", (32, 64, 128)),
         **_of("whole blocks of {b}", "d < (D // {b} * {b} or D)", "the last part of D is left out of the scores",
               KEY_BLOCKS[1:6]),
+    },
+    "split": {
+        "heads apart": Line("q, k, v"),
+        **{
+            f"{which} mixed": Line(
+                text, f"{whose} are split into heads by a reshape without a transpose: tokens are mixed"
+            )
+            for which, whose, text in (
+                ("all", "arrays", "mixed(q), mixed(k), mixed(v)"), ("queries", "queries", "mixed(q), k, v"),
+                ("keys", "keys", "q, mixed(k), v"), ("values", "values", "q, k, mixed(v)"),
+                ("keys and values", "keys and values", "q, mixed(k), mixed(v)"),
+            )
+        },
+    },
+    "join": {
+        "heads apart": Line("out"),
+        "mixed": Line("out.swapaxes(1, 2).reshape(out.shape)",
+            "heads of the result are joined by a reshape without a transpose: tokens are mixed"),
     },
     "norm": {
         "none": Line("q, k"),
@@ -241,7 +266,10 @@ TABLE: dict[str, Axis] = {
     "fill": {
         "-inf": Line("np.where(seen, s, -np.inf)"),
         "0": Line("np.where(seen, s, 0)", "masked scores are 0 instead of minus infinity", WHERE_MASKED),
-        "0 and 1": Line("s + seen", "the mask is added to the scores as 0 and 1", WHERE_MASKED),
+        **{
+            name: Line(text, "the mask is added to the scores as 0 and 1", WHERE_MASKED)
+            for name, text in (("0 and 1", "s + seen"), ("mask as 0 and 1", "np.where(rest, s, -np.inf) + shown"))
+        },
         **_of("-{b}", "np.where(seen, s, -{b})", "masked scores are -{b} only: they keep a weight", (1, 10),
               WHERE_MASKED),
         **_of("-{b}", "np.where(seen, s, -{b})", f"masked scores are {FINITE}", (100,), WHERE_MASKED),
@@ -275,6 +303,8 @@ TABLE: dict[str, Axis] = {
         "the mean of the values": Line("v.sum(-2, keepdims=True) / max(S, 1)",
             "a query without any key gets the mean of the values", "--empty-rows mean", CONVENTION,
             "a finite number for masked scores, as in jax.nn.dot_product_attention"),
+        SEES_ALL: Line("softmax(without('mask')) @ v", "a query without any key sees all keys", "", CONVENTION,
+            "a finite number is added where masked, as in BERT, modeling.py"),
         "NaN": Line("np.nan", "a query without any key gets NaN", "--empty-rows nan", CONVENTION,
             "a softmax of -inf, as in torch.nn.MultiheadAttention"),
     },

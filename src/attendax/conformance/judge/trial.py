@@ -91,8 +91,10 @@ class Trial:
 
     @property
     def computing(self) -> Form:
-        """The others, but for what a query without any key gets."""
-        return Form(tuple(x for x in self.declared.off if x[0] not in (*SEEING, "pairs", "scale", "empty")))
+        """The others, but for what a query without any key gets, unless each call has such a query."""
+        always = "own key" in self.declared.value("pairs")
+        expressed = (*SEEING, "pairs", "scale", *["empty"] * (not always))
+        return Form(tuple(x for x in self.declared.off if x[0] not in expressed))
 
     def by_convention(self, empty: str = "") -> Leaves:
         """Right results by all that is declared; a query without any key may get something else."""
