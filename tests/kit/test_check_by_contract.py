@@ -234,6 +234,9 @@ WORDS = {  # of the first cause, or of what is unsettled
     "fill": "lowered by 5", "long": "too long", "short": "too short", "first": "mask of the first", "half": "bias",
     "softcap_order": "softcap", "less": "one key less", "zero": "masked scores are 0", "bias_minus": "subtracted",
     "bias_scaled": "scale is applied to the bias", "scale_by_model": "1/√(N·D)", "strict": "own key", "no_max": "lse",
+    "hides_queries": "swapped", "mixed_keys": "keys are split into heads by a reshape", "heads_joined": "joined by",
+    "neo_added": "added to the scores as 0 and 1", "window_past": "a window hides", "pico_strict": "own key",
+    "powers_large": "does not subtract",
     "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
@@ -247,7 +250,7 @@ QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "
 def test_a_function_as_people_write_it(name):
     """A right one passes without a flag; of a wrong one the first cause, or what is unsettled, says what is off."""
     module, _, fn = name.partition(":")
-    if module == "in_torch":
+    if module.endswith("torch"):
         pytest.importorskip("torch")
     base, _, off = fn.rpartition("_")
     wrong = base if fn not in RIGHT and off and f"{module}:{base}" in READINGS else ""

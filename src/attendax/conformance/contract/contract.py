@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against.completing import BEGINS, LONGEST
+from ..against.completing import BEGINS, LONGEST, WHOLE
 from ..against.describing import OF_PLAIN
 from ..against.forms import LAW, Form, Option
 from ..against.options import MASKED, MASKING, NUMBER

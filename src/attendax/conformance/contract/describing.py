@@ -125,6 +125,8 @@ class Describer(Describing):
     def _idle(self, form: Form, name: str) -> str:
         """Words for a parameter that may have other values, by which its first result is the same; else nothing."""
         default = self.fn.defaults.get(name)
+        if name in OPTIONS["return_lse"].names:
+            return ""
         if isinstance(default, bool):
             others: tuple[Any, ...] = (not default,)
         elif isinstance(default, int):
@@ -139,7 +141,7 @@ class Describer(Describing):
         with contextlib.suppress(OutOfTime):
             given = ({**form.given, name: x} for x in others)
             found = [self.answer(dataclasses.replace(plain, given=x), probe) for x in given]
-        more, self.several = self.several and not several, several
+        more, self.several = self.several and not form.first, several
         same = any(found) and all(distance(x[:1], right[:1]) <= TOLERANCE for x in found if x)
         return ("gives more results" if more else "changes nothing") if same else ""
 
@@ -205,10 +207,12 @@ class Describer(Describing):
             return found if self._adds(found) else None
         return found
 
-    def _adds(self, form: Form) -> bool:
+    def _adds(self, form: Form, *, alike: bool = False) -> bool:
         """Tell whether a mask that is added lowers a score by 1 where it is -1."""
         name, rank = form.options["mask"].name, form.options["mask"].form.split("/")[0]
-        probe = self._probe({"mask": options.drawn("mask", rank, self.sizes)})
+        B, N, T, S, D, V = self.sizes
+        sizes = B, N, S if alike else T, S, D, V
+        probe = Probe(arrays(sizes), {"mask": options.drawn("mask", rank, sizes)})
         lowered = form.offering("mask", Option(name, f"{rank}/{options.LOWERS}")).but(fill="less 1")
         return self._settled([lowered], [probe]) is not None
 
@@ -224,7 +228,7 @@ class Describer(Describing):
                 if found := self._alike(form, ours, name, some, probes):
                     return found
                 offered = [form.offering(ours, Option(name, kind)) for kind in some]
-                if self._settled(offered, probes):  # these calls cannot tell it from the law
+                if self._by_law(ours, offered, probes):  # these calls cannot tell it from the law
                     continue
                 offered = [x for x in offered if not x.options[ours].form.endswith(ADDED)]
                 others = (x.but(**way) for way in ways for x in offered)
@@ -238,16 +242,21 @@ class Describer(Describing):
     def _alike(self, form: Form, ours: str, name: str, kinds: Iterable[str], probes: list[Probe]) -> Form | None:
         """The form with an option that it takes beside as many queries as keys, and raises with otherwise."""
         offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
-        if (
-            ours not in ("mask", "bias")
-            or self.sizes[2] == self.sizes[3]
-            or not (found := self._settled(offered, probes))
-        ):
+        if ours not in ("mask", "bias") or self.sizes[2] == self.sizes[3]:
             return None
-        if self.answer(found, self._probe({ours: options.drawn(ours, found.options[ours].form, self.sizes)})):
+        found = self._by_law(ours, offered, probes)
+        if not found or self.answer(
+            found, self._probe({ours: options.drawn(ours, found.options[ours].form, self.sizes)})
+        ):
             return None
         self.alike.append(ours)
         return found
+
+    def _by_law(self, ours: str, offered: list[Form], probes: list[Probe]) -> Form | None:
+        """The first of the forms by which the option means what it does by the law."""
+        found = self._settled(offered, probes)
+        added = found and ours == "mask" and found.options[ours].form.endswith(ADDED)
+        return found if not added or (found and self._adds(found, alike=True)) else None
 
     def _lowers(self, form: Form) -> float:
         """The number by which a mask lowers a score, by the weight of the last of equal scores; 0 if there is none."""

@@ -224,7 +224,7 @@ TABLE: dict[str, Axis] = {
     },
     "join": {
         "heads apart": Line("out"),
-        "mixed": Line("out.swapaxes(1, 2).reshape(out.shape)",
+        "mixed": Line("out.reshape(out.swapaxes(1, 2).shape).swapaxes(1, 2)",
             "heads of the result are joined by a reshape without a transpose: tokens are mixed"),
     },
     "norm": {

@@ -1,0 +1,50 @@
+"""More functions of NumPy: what is on unless told otherwise, objects as results, and one head that is always causal."""
+
+import dataclasses
+
+import numpy as np
+
+
+def softmax(s):
+    powers = np.exp(s - s.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def sliding(q, k, v, window_size=4, causal=True):
+    """A window and causal are on unless told otherwise."""
+    T, S = q.shape[-2], k.shape[-2]
+    i, j = np.arange(T)[:, None], np.arange(S)
+    seen = (j <= i) & (j > i - window_size) if causal else abs(i - j) < window_size
+    return softmax(np.where(seen, q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -np.inf)) @ v
+
+
+def pico_strict(q, k, v):
+    """picoGPT without a query's own key: (T, D), and a finite number is added in float64."""
+    T, S = q.shape[0], k.shape[0]
+    s = q @ k.T / np.sqrt(q.shape[-1]) + (1 - np.tri(T, S, k=-1, dtype=q.dtype)) * -1e10
+    return softmax(s) @ v
+
+
+def powers_large(q, k, v, mask=None):
+    """No largest score is subtracted."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    powers = np.exp(s if mask is None else np.where(mask, s, -np.inf))
+    return powers / powers.sum(-1, keepdims=True) @ v
+
+
+@dataclasses.dataclass
+class Outcome:
+    hidden: np.ndarray
+    weights: np.ndarray
+
+
+def as_dataclass(q, k, v):
+    """(B, T, N, D), and a result that is an object."""
+    weights = softmax(np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5)
+    return Outcome(np.einsum("bnts,bsnd->btnd", weights, v), weights)
+
+
+def as_dict(q, k, v, scale=None):
+    """(B, T, N, D), and a result that is a dict."""
+    made = as_dataclass(q * (1 if scale is None else scale * q.shape[-1] ** 0.5), k, v)
+    return {"attn_output": made.hidden, "attn_weights": made.weights}

@@ -1,0 +1,75 @@
+"""More functions of PyTorch: masks that hide queries, heads mixed by a reshape, dropout that is on, methods."""
+
+import math
+
+import torch
+
+
+def hides_queries(q, k, v, key_padding_mask=None):
+    """The padding (B, S) is laid over queries."""
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    if key_padding_mask is not None:
+        s = s.masked_fill(key_padding_mask[:, None, :, None], -1e9)
+    return s.softmax(-1) @ v
+
+
+def mixed_keys(q, k, v, mask=None):
+    """(B, T, N, D), but keys are reshaped where they should be transposed."""
+    B, _, N, D = q.shape
+    s = q.transpose(1, 2) @ k.reshape(B, N, -1, D).mT * D**-0.5
+    if mask is not None:
+        s = s.masked_fill(~mask, -math.inf)
+    return (s.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2)
+
+
+def heads_joined(q, k, v):
+    """(B, T, N, D), but the result is reshaped where it should be transposed."""
+    out = (q.transpose(1, 2) @ k.transpose(1, 2).mT * q.shape[-1] ** -0.5).softmax(-1) @ v.transpose(1, 2)
+    return out.reshape(q.shape[:-1] + v.shape[-1:])
+
+
+def neo_added(query, key, value, attention_mask=None):
+    """GPT-Neo: causal to the end of at least as many keys; the mask (B, S) of 1 and 0 is added as it is."""
+    s = query @ key.mT * query.shape[-1] ** -0.5
+    T, S = s.shape[-2:]
+    s = torch.where(torch.ones(S, S, dtype=torch.bool).tril()[S - T : S], s, torch.finfo(s.dtype).min)
+    if attention_mask is not None:
+        s = s + attention_mask[:, None, None]
+    return s.softmax(-1) @ value, s
+
+
+def whisper(self, q, k, v, mask=None):
+    """A method of merged heads; a mask (T, S) is cut to as many keys as queries, and added."""
+    q, k, v = (x.view(*x.shape[:2], self.n_head, -1).transpose(1, 2) for x in (q, k, v))
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    T = s.shape[-2]
+    s = s if mask is None else s + mask[:T, :T]
+    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2), s.detach()
+
+
+def drops(q, k, v, mask=None, dropout=0.1, training=True):
+    """Dropout is on unless told otherwise."""
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    s = s if mask is None else s.masked_fill(mask == 0, -1e9)
+    weights = torch.nn.functional.dropout(s.softmax(-1), dropout, training)
+    return weights @ v, weights
+
+
+def window_past(query, key, value, is_causal=True, sliding_window=None):
+    """The window has what comes before it."""
+    s = query @ key.mT * query.shape[-1] ** -0.5
+    i, j = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])
+    seen = (j <= i) | (not is_causal)
+    seen = seen if sliding_window is None else seen & (j <= i - sliding_window)
+    return s.masked_fill(~seen, torch.finfo(s.dtype).min).softmax(-1) @ value
+
+
+def mpt(query, key, value, n_heads, kv_n_heads=None, key_padding_mask=None):
+    """Merged heads, of which keys and values may have fewer."""
+    q = query.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+    count = kv_n_heads or n_heads
+    k, v = (x.unflatten(-1, (count, -1)).transpose(1, 2).repeat_interleave(n_heads // count, 1) for x in (key, value))
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    if key_padding_mask is not None:
+        s = s.masked_fill(~key_padding_mask[:, None, None], torch.finfo(s.dtype).min)
+    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
