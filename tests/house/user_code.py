@@ -65,8 +65,10 @@ config = encoders.EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_la
 encoder = encoders.init_encoder(jax.random.key(0), config)
 assert_type(encoders.encode(ids, encoder, config=config, mask=bools), jax.Array)
 assert_type(ops.layer_norm(numbers, np.ones(8, np.float32), np.zeros(8, np.float32)), jax.Array)
-assert_type(ops.multi_head_attention(*3 * [numbers[0, :, :, :6]], encoder.blocks[0].attention, num_heads=3), jax.Array)
-assert_type(ops.stack_encoder_blocks(numbers[0, :, :, :6], encoder.blocks, num_heads=3), jax.Array)
+tokens = numbers[0, :, :, :6]
+weights = encoder.blocks[0].attention
+assert_type(ops.multi_head_attention(tokens, tokens, tokens, weights, num_heads=3), jax.Array)
+assert_type(ops.stack_encoder_blocks(tokens, encoder.blocks, num_heads=3), jax.Array)
 assert_type(attendax.__version__, str)
 print(attendax.explain(x, x, x), attendax.attention_stats(x, x).entropy.shape)
 print(attendax.weights_at(x, x, queries=jnp.array([1])).shape, jax.grad(loss)(x).shape)

@@ -30,10 +30,11 @@ def without_lse(query, key, value, *, mask=None):
 
 class TestWhatIsSaid:
     def test_by_kind_and_reason(self):
-        report = check(without_lse, **FEW, backward=right_attention.backward)
+        few = FEW | {"only": [*FEW["only"], "gradient: one"]}
+        report = check(without_lse, **few, backward=right_attention.backward)
         said = str(report.coverage)
-        assert said.startswith("Right in 3 gradients. Not judged: ")
-        assert "masks (refused: 'no masks, please')" in said
+        assert said.startswith("Right in 4 gradients. Not judged: ")
+        assert "9 masks (refused: 'no masks, please')" in said
         assert "lse" in said.partition("(not offered)")[0]
         assert str(report).endswith(said)
         assert report.ok
