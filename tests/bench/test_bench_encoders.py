@@ -43,7 +43,8 @@ def test_every_case_times_attendax_and_says_who_is_missing(encoders, workload, m
         assert ours["error"] <= encoders.TOLERANCE
         assert others
         assert all(record["status"] == "unable" for record in others)
-    text = encoders.markdown(results)
+    text = encoders.markdown(results | {"about": {"commit": "0123456789", "date": "2026-11-26T08:00:00+00:00"}})
+    assert "commit 0123456, 2026-11-26" in text
     assert "torch is not installed" in text
     assert "encoder 2 x 5" in text
 
