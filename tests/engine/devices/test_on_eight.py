@@ -1,6 +1,7 @@
 """The tests in ``on_eight``, in a process that has eight devices; all other tests keep their one device."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from attendax import attention, masks, sharding
 from places import ROOT, TESTS
 
 FOLDER = TESTS / "engine" / "devices" / "on_eight"
-FILES = sorted(FOLDER.glob("test_*.py"))
+SLOW = [path for path in sorted(FOLDER.glob("test_*.py")) if re.search(r"mark\.(slow|sample)", path.read_text("utf-8"))]
 
 
 def run(path, which):
@@ -29,7 +30,7 @@ def test_on_eight_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("file", SLOW, ids=lambda path: path.stem)
 def test_on_eight_devices_more_of_it(file):
     run(file, "slow")
 
