@@ -240,7 +240,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
-OPEN = {"mystery": "slope", "vllm": "alibi_slopes", "nanogpt": "causal whatever", "t5": "not scaled", "keras": "scaled"}
+OPEN = {"mystery": "slope", "nanogpt": "causal whatever", "t5": "not scaled", "keras": "scaled"}
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")
 
 

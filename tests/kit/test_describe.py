@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import json
 import tomllib
 
@@ -118,8 +119,9 @@ def test_as_toml():
         "keywords": {"scale": "scale: a factor", "causal": "is_causal"},
         "required": {"scale": "D ** -0.5"},
         "means": {"causal": "aligned to the end", "empty": "the mean of the values"},
-        "unread": {"alibi_slopes": "its name is not known"},
     }
+    unread = tomllib.loads(described(of("in_numpy", "mystery")).toml())["unread"]
+    assert unread == {"slope": "its name is not known"}
 
 
 @pytest.mark.parametrize(
@@ -254,6 +256,39 @@ def shares(s, added=0.0):
 )  # fmt: skip
 def test_what_people_compute_instead_of_a_softmax_or_a_scale(fn, axis, value):
     assert [(x.kind, x.axis, x.value) for x in described(fn).meanings()] == [("unusual", axis, value)]
+
+
+@pytest.mark.parametrize(
+    ("name", "of_scores", "factor", "words"),
+    [
+        (
+            "alibi_slopes",
+            lambda x, i, j: -x[:, None, None] * abs(i + j.shape[-1] - len(i) - j),
+            None,
+            "|i + S - T - j|",
+        ),
+        ("alibi_slopes", lambda x, i, j: x[:, None, None] * (j - i), None, "adds slope · j"),
+        ("alibi_slopes", lambda x, i, j: x[:, None, None] * (j + i % 2 * j), None, ""),
+        ("head_mask", None, lambda x, T: x[:, None, None], "a factor for each head"),
+        ("head_mask", None, lambda x, T: 1 - x[:, None, None], ""),
+        ("query_lengths", None, lambda x, T: (np.arange(T) < x[:, None])[:, None, :, None], "lengths of queries"),
+        ("query_lengths", None, lambda x, T: (np.arange(T) < x[:, None] - 1)[:, None, :, None], ""),
+        ("op", None, lambda x, T: 2.0, "not tested"),
+    ],
+)
+def test_parameters_that_no_case_asks_for(name, of_scores, factor, words):
+    def attention(query, key, value, **more):
+        x, (T, S) = more.get(name), (query.shape[-2], key.shape[-2])
+        s = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        s = s if x is None or of_scores is None else s + of_scores(x, np.arange(T)[:, None], np.arange(S)[None])
+        return shares(s) @ value * (1 if x is None or factor is None else factor(x, T))
+
+    signature = inspect.signature(lambda query, key, value, other=None: None)
+    parameters = [x.replace(name=name) if x.name == "other" else x for x in signature.parameters.values()]
+    attention.__signature__ = signature.replace(parameters=parameters)
+    contract = described(attention)
+    assert list(contract.unread) == ([] if words else [name])
+    assert not words or words in contract.idle[0]
 
 
 def test_three_arrays_that_are_joined_on_the_last_axis():

@@ -20,7 +20,7 @@ from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
 from ..against.remote import Function
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Died, Failed
-from . import fitting
+from . import asides, fitting
 from .contract import Contract, arrays_of
 
 SECONDS = {"jax": 10.0}  # the limit: CPU seconds of both processes after the import
@@ -104,7 +104,7 @@ class Describer(Describing):
         short = not square and self._is_short(form)
         dropout = tuple(x for x in self.fn.names if x in DROPOUT)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}
-        idle = {x: words for x in unread if (words := self._idle(form, x))}
+        idle = {x: words for x in unread if (words := self._idle(form, x) or self._aside(form, x))}
         unread = {k: x for k, x in unread.items() if k not in idle}
         told = tuple(f"{name}: {words}" for name, words in idle.items())
         return Contract(
@@ -144,6 +144,12 @@ class Describer(Describing):
         more, self.several = self.several and not form.first, several
         same = any(found) and all(distance(x[:1], right[:1]) <= TOLERANCE for x in found if x)
         return ("gives more results" if more else "changes nothing") if same else ""
+
+    def _aside(self, form: Form, name: str) -> str:
+        """Words for a parameter that no case asks for."""
+        with contextlib.suppress(OutOfTime):
+            return asides.words(self.fn, self.answer, form, self.sizes, name)
+        return ""
 
     def _no_limit(self, form: Form) -> str:
         """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""
