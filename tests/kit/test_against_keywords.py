@@ -10,9 +10,10 @@ from test_against_slips import here, masked, scored, softmax
 def logs(empty, swapped=False, base=1.0):
     def attention(q, k, v, mask=None, return_lse=False):
         out, seen = masked(q, k, v, mask), np.ones((1, 1, 1, 1), bool) if mask is None else mask
-        powers = np.exp(scored(q, k)) * seen
-        total = powers.sum(-1)
-        lse = np.where(total == 0, np.float32(empty), np.log(np.where(total == 0, 1, total)) / base)
+        scores = np.where(seen, scored(q, k), -np.inf)
+        top = scores.max(-1, keepdims=True, initial=-1e30)  # of scores of -800 the powers alone are 0
+        total = np.exp(scores - top).sum(-1)
+        lse = np.where(total == 0, np.float32(empty), (top[..., 0] + np.log(np.where(total == 0, 1, total))) / base)
         return (out, lse.swapaxes(1, 2) if swapped else lse) if return_lse else out
 
     return attention
