@@ -235,12 +235,18 @@ WORDS = {  # of the first cause, or of what is unsettled
     "softcap_order": "softcap", "less": "one key less", "zero": "masked scores are 0", "bias_minus": "subtracted",
     "bias_scaled": "scale is applied to the bias", "scale_by_model": "1/√(N·D)", "strict": "own key", "no_max": "lse",
     "hides_queries": "swapped", "mixed_keys": "keys are split into heads by a reshape", "heads_joined": "joined by",
-    "neo_added": "added to the scores as 0 and 1", "window_past": "a window hides", "pico_strict": "own key",
+    "window_past": "a window hides", "pico_strict": "own key",
     "powers_large": "does not subtract",
     "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
-OPEN = {"mystery": "slope", "nanogpt": "causal whatever", "t5": "not scaled", "keras": "scaled"}
+OPEN = {
+    "mystery": "slope",
+    "nanogpt": "causal whatever",
+    "neo": "causal whatever",
+    "t5": "not scaled",
+    "keras": "scaled",
+}
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")
 
 

@@ -258,6 +258,13 @@ def test_what_people_compute_instead_of_a_softmax_or_a_scale(fn, axis, value):
     assert [(x.kind, x.axis, x.value) for x in described(fn).meanings()] == [("unusual", axis, value)]
 
 
+def with_parameter(name):
+    """The signature of a function with one more parameter."""
+    signature = inspect.signature(lambda query, key, value, other=None: None)
+    parameters = [x.replace(name=name) if x.name == "other" else x for x in signature.parameters.values()]
+    return signature.replace(parameters=parameters)
+
+
 @pytest.mark.parametrize(
     ("name", "of_scores", "factor", "words"),
     [
@@ -283,12 +290,40 @@ def test_parameters_that_no_case_asks_for(name, of_scores, factor, words):
         s = s if x is None or of_scores is None else s + of_scores(x, np.arange(T)[:, None], np.arange(S)[None])
         return shares(s) @ value * (1 if x is None or factor is None else factor(x, T))
 
-    signature = inspect.signature(lambda query, key, value, other=None: None)
-    parameters = [x.replace(name=name) if x.name == "other" else x for x in signature.parameters.values()]
-    attention.__signature__ = signature.replace(parameters=parameters)
+    attention.__signature__ = with_parameter(name)
     contract = described(attention)
     assert list(contract.unread) == ([] if words else [name])
     assert not words or words in contract.idle[0]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("kv_mask", "BS/True attends"), ("use_causal", ""), ("score_cap", "")])
+def test_a_keyword_is_known_by_a_part_of_its_name(name, kind):
+    def attention(query, key, value, **more):
+        x, (T, S) = more.get(name), (query.shape[-2], key.shape[-2])
+        s = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        if name == "score_cap":
+            s = s if x is None else x * np.tanh(s / x)
+        elif x is not None and x is not False:
+            s = np.where(np.tri(T, S, dtype=bool) if name == "use_causal" else x[:, None, None], s, -np.inf)
+        return shares(s) @ value
+
+    attention.__signature__ = with_parameter(name)
+    contract = described(attention)
+    assert (name, kind) in [tuple(x) for x in contract.form.options.values()]
+    assert not contract.unread
+
+
+def test_a_mask_that_is_added_beside_an_always_causal_function():
+    """It was called one that is added as 0 and 1."""
+
+    def attention(query, key, value, mask=None):
+        T, S = query.shape[-2], key.shape[-2]
+        s = np.where(np.tri(T, S, S - T), query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5, -3e38)
+        return shares(s if mask is None else s + mask) @ value
+
+    contract = described(attention)
+    assert contract.form.options["mask"].form == "BNTS/added, -inf drops"
+    assert "fill" not in [x.axis for x in contract.meanings()]
 
 
 def test_three_arrays_that_are_joined_on_the_last_axis():

@@ -28,8 +28,8 @@ def heads_joined(q, k, v):
     return out.reshape(q.shape[:-1] + v.shape[-1:])
 
 
-def neo_added(query, key, value, attention_mask=None):
-    """GPT-Neo: causal to the end of at least as many keys; the mask (B, S) of 1 and 0 is added as it is."""
+def neo(query, key, value, attention_mask=None):
+    """GPT-Neo: causal to the end of at least as many keys; a mask (B, S) is added."""
     s = query @ key.mT * query.shape[-1] ** -0.5
     T, S = s.shape[-2:]
     s = torch.where(torch.ones(S, S, dtype=torch.bool).tril()[S - T : S], s, torch.finfo(s.dtype).min)

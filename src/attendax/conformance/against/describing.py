@@ -98,7 +98,7 @@ class Describing:
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
-        kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
+        kinds = [ours for ours in options.named(name) if ours not in form.options]
         if found := next(filter(None, (self._read(form, name, ours) for ours in kinds)), None):
             return found
         ignored = [self._read(form, name, ours, True) for ours in kinds]

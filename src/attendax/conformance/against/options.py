@@ -168,6 +168,19 @@ RANDOM = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn
 UNREAD = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM)
 
 
+PARTS = {  # of names that no row has: what they may be
+    "mask": ("mask", "bias", "is_causal"), "causal": ("is_causal",), "bias": ("bias",), "scale": ("scale",),
+    "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",),
+}  # fmt: skip
+
+
+def named(name: str) -> list[str]:
+    """The options that a keyword may be, by its name."""
+    known = [ours for ours, row in OPTIONS.items() if name in row.names]
+    parts = [] if name.startswith("q") else [part for part in PARTS if part in name.lower()]  # of queries
+    return known or list(dict.fromkeys(x for part in parts for x in PARTS[part]))
+
+
 def first_kind(ours: str) -> str:
     """The way in which attendax is given an option."""
     return next(iter(OPTIONS[ours].kinds)) if ours in OPTIONS else ""

@@ -15,7 +15,7 @@ from attendax.exits import Refusal
 from ..against import examples, options
 from ..against.asking import SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance
 from ..against.describing import NOT_TAKEN, SEVERAL, Describing
-from ..against.forms import Form, Option
+from ..against.forms import LAW, Form, Option
 from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
 from ..against.remote import Function
 from ..conventions.table import IGNORED, TABLE
@@ -139,11 +139,17 @@ class Describer(Describing):
         right, found, several = self._right(form, probe), list[Answer](), self.several
         self.several = False
         with contextlib.suppress(OutOfTime):
-            given = ({**form.given, name: x} for x in others)
-            found = [self.answer(dataclasses.replace(plain, given=x), probe) for x in given]
-        more, self.several = self.several and not form.first, several
+            for x in others:
+                asked = dataclasses.replace(plain, given={**form.given, name: x})
+                answer = self.answer(asked, probe)
+                if answer and answer[0].shape != right[0].shape:  # perhaps one array where there were several
+                    answer = self.answer(dataclasses.replace(asked, first=False), probe)
+                found.append(answer)
+        fewer, more = form.first and not self.several, self.several and not form.first
+        self.several = several
         same = any(found) and all(distance(x[:1], right[:1]) <= TOLERANCE for x in found if x)
-        return ("gives more results" if more else "changes nothing") if same else ""
+        said = "gives more results" if more else "gives its first result alone" if fewer else "changes nothing"
+        return said if same else ""
 
     def _aside(self, form: Form, name: str) -> str:
         """Words for a parameter that no case asks for."""
@@ -218,9 +224,14 @@ class Describer(Describing):
         name, rank = form.options["mask"].name, form.options["mask"].form.split("/")[0]
         B, N, T, S, D, V = self.sizes
         sizes = B, N, S if alike else T, S, D, V
-        probe = Probe(arrays(sizes), {"mask": options.drawn("mask", rank, sizes)})
-        lowered = form.offering("mask", Option(name, f"{rank}/{options.LOWERS}")).but(fill="less 1")
-        return self._settled([lowered], [probe]) is not None
+        inputs, mask = arrays(sizes), options.drawn("mask", rank, sizes)
+        found = self.answer(
+            form.offering("mask", Option(name, f"{rank}/{options.LOWERS}")), Probe(inputs, {"mask": mask})
+        )
+        bias = np.broadcast_to(np.where(mask, 0, -1), (B, N, *sizes[2:4])).astype(np.float32)
+        with_bias = form.keeping(()).but(bias=LAW["bias"], order=LAW["order"]).offering("bias", Option("bias", "BNTS"))
+        right = self._right(with_bias, Probe(inputs, {"bias": bias}))
+        return bool(found) and distance(found[:1], right[:1]) <= TOLERANCE
 
     def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
         """The form in which an option has a value that is nobody's convention."""

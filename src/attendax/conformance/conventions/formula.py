@@ -83,10 +83,7 @@ class Steps:
         by_axis = {axis: self.line(axis) for axis in asked}
         known["either"] = functools.partial(self._either, by_axis)
         known["in_place"] = functools.partial(self._in_place, by_axis)
-        known["rest"] = self._all({axis: x for axis, x in by_axis.items() if axis != "mask"})
-        known["shown"] = 0 if known["mask"] is None else self.line("mask")
         seen = self.line("joins", seen=self._all(by_axis))
-        known["rest"] = self.line("pairs", seen=known["rest"], hides=bool(asked))
         seen = self.line("pairs", seen=seen, hides=bool(asked))
         return np.broadcast_to(seen, (*self.q.shape[:3], known["S"]))
 

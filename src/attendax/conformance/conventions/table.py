@@ -266,10 +266,7 @@ TABLE: dict[str, Axis] = {
     "fill": {
         "-inf": Line("np.where(seen, s, -np.inf)"),
         "0": Line("np.where(seen, s, 0)", "masked scores are 0 instead of minus infinity", WHERE_MASKED),
-        **{
-            name: Line(text, "the mask is added to the scores as 0 and 1", WHERE_MASKED)
-            for name, text in (("0 and 1", "s + seen"), ("mask as 0 and 1", "np.where(rest, s, -np.inf) + shown"))
-        },
+        "0 and 1": Line("s + seen", "the mask is added to the scores as 0 and 1", WHERE_MASKED),
         **_of("-{b}", "np.where(seen, s, -{b})", "masked scores are -{b} only: they keep a weight", (1, 10),
               WHERE_MASKED),
         **_of("-{b}", "np.where(seen, s, -{b})", f"masked scores are {FINITE}", (100,), WHERE_MASKED),

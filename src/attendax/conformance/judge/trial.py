@@ -92,7 +92,7 @@ class Trial:
     @property
     def computing(self) -> Form:
         """The others, but for what a query without any key gets, unless each call has such a query."""
-        always = "own key" in self.declared.value("pairs")
+        always = self.declared.value("pairs") != law("pairs")
         expressed = (*SEEING, "pairs", "scale", *["empty"] * (not always))
         return Form(tuple(x for x in self.declared.off if x[0] not in expressed))
 
