@@ -313,6 +313,48 @@ def test_a_keyword_is_known_by_a_part_of_its_name(name, kind):
     assert not contract.unread
 
 
+def with_second(second):
+    def attention(query, key, value):
+        s = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        return shares(s) @ value, second(s)
+
+    return attention
+
+
+def test_a_second_result_of_one_number_for_each_query_is_a_log_sum_exp_or_not_understood():
+    largest = described(with_second(lambda s: s.max(-1)))
+    assert "one number for each query" in largest.unread["second result"]
+    assert not described(with_second(shares)).unread
+    assert not described(with_second(lambda s: np.log(np.exp(s).sum(-1)))).unread
+
+
+def blocks(query, key, value, block=64):
+    """It always gives the log-sum-exp."""
+    return with_second(lambda s: np.log(np.exp(s).sum(-1)))(query, key, value)
+
+
+def weights_unless(query, key, value, need_weights=True):
+    """It gives weights unless it is told not to."""
+    return with_second(shares)(query, key, value) if need_weights else (with_second(shares)(query, key, value)[0], None)
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"), [(blocks, "changes nothing"), (weights_unless, "gives its first result alone")]
+)
+def test_words_for_parameters_that_leave_the_first_result(fn, words):
+    assert described(fn).idle[0].endswith(words)
+
+
+def test_the_nearest_form_is_not_that_of_the_best_call_alone():
+    """Of a softmax in blocks that is wrong beyond a block, short calls are right."""
+
+    def attention(query, key, value):
+        s = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        return shares(s) @ value if s.shape[-1] != 5 else shares(s) ** 2 @ value
+
+    assert "where 0% of the results" not in refused(attention)
+
+
 def test_a_mask_that_is_added_beside_an_always_causal_function():
     """It was called one that is added as 0 and 1."""
 

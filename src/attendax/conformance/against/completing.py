@@ -43,6 +43,9 @@ MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where
 )
 
 
+ZEROS = "xp.zeros((B, N, T, S))", "xp.zeros((B, N, 1, S))", "xp.zeros((B * N, 1, S))"  # a bias that adds nothing
+
+
 class Completed(NamedTuple):
     """The parameters of a function, of which those that are no arrays have a value."""
 

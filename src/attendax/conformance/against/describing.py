@@ -12,7 +12,7 @@ from ..conventions.table import IGNORED, INSTEAD, SEES_ALL, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
-from .completing import KEY_HEADS, MASKS
+from .completing import KEY_HEADS, MASKS, ZEROS
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import (
     AXIS,
@@ -41,6 +41,7 @@ OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
 MODES = {"training": True, "train": True, "deterministic": False}
 WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
+SECOND = "second result"
 SEVERAL = "it always gives several arrays, of which the first is compared"
 NO_END = 2**20  # a window that has all keys
 ADDED = 1e4  # where masked: scores near it are rounded
@@ -126,8 +127,9 @@ class Describing:
         """The form of its plain call; of a required mask that may not be None, with one that masks nothing."""
         if more := [x for x in self.fn.required if x not in HEADS][3:]:
             raise Failed(f"it requires {' and '.join(more)}, by a name that is not known: {WRAP.format(more[0])}")
-        name = next((x for x in self.fn.meant if x in OPTIONS["mask"].names), "")
-        meant = [{**self.fn.meant, name: text} for text in ("None", *MASKS)] if name else []
+        both = {**dict.fromkeys(OPTIONS["bias"].names, ZEROS), **dict.fromkeys(OPTIONS["mask"].names, MASKS)}
+        name = next((x for x in self.fn.meant if x in both), "")
+        meant = [{**self.fn.meant, name: text} for text in ("None", *both[name])] if name else []
         for self.fn.meant in meant:
             if self._by_scale(GENERAL) or self._by_scale(ALIKE):
                 break
@@ -277,7 +279,7 @@ class Describing:
         """The results beside its first: log-sum-exp, or others that are not compared."""
         if found := self._read(dataclasses.replace(form, first=False), "", "return_lse"):
             return found
-        self.unknown["second result"] = SEVERAL
+        self.unknown[SECOND] = SEVERAL
         return dataclasses.replace(form, first=True)
 
     def _grouped(self, form: Form) -> Form:

@@ -111,7 +111,6 @@ class Contract:
         said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         more = [f"{k} = {said.get(x, x)}" for k, x in form.meant.items() if k not in left_out]
         more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
-        more += [f"{k} = {x}, where its own default is {form.defaults[k]}" for k, x in form.given.items()]
         more += [f"{form.heads} = the number of heads"] if form.heads else []
         yield from _rows("arrays", [arrays_of(form)])
         takes = ["as many queries as keys alone"] * self.square
@@ -121,6 +120,8 @@ class Contract:
         yield from _rows("takes", takes)
         yield from _rows("gives", [_gives(form)])
         yield from _rows("required", more)
+        own = [f"{k} = {x}; its own default is {form.defaults.get(k)}" for k, x in form.given.items()]
+        yield from _rows("set", own)
         limit = {"window": f", {self.no_limit} is no limit" * bool(self.no_limit)}
         if (window := form.options.get("window")) and window.form == NUMBER:
             limit = {"window": f": {form.how['reach']}, {form.how['side']}"}

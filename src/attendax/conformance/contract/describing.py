@@ -14,7 +14,7 @@ from attendax.exits import Refusal
 
 from ..against import examples, options
 from ..against.asking import SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance
-from ..against.describing import NOT_TAKEN, SEVERAL, Describing
+from ..against.describing import NOT_TAKEN, SECOND, SEVERAL, Describing
 from ..against.forms import LAW, Form, Option
 from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
 from ..against.remote import Function
@@ -86,7 +86,11 @@ class Describer(Describing):
         except OutOfTime:
             cut, form, unread = True, self.form, dict(self.unknown)
         if not form:
-            more = f" within {self._most():.0f} CPU seconds (--limit SECONDS gives more)" if cut else ""
+            more = (
+                f" within {self._most():.0f} CPU seconds (`attendax describe --limit SECONDS` gives more)"
+                if cut
+                else ""
+            )
             layout, nearest = self._nearest()
             if self._draws():
                 said = "two equal calls give different results: switch off what it draws at random"
@@ -145,7 +149,8 @@ class Describer(Describing):
                 if answer and answer[0].shape != right[0].shape:  # perhaps one array where there were several
                     answer = self.answer(dataclasses.replace(asked, first=False), probe)
                 found.append(answer)
-        fewer, more = form.first and not self.several, self.several and not form.first
+        always = form.first or "return_lse" in plain.options  # gives several
+        fewer, more = always and not self.several, self.several and not always
         self.several = several
         same = any(found) and all(distance(x[:1], right[:1]) <= TOLERANCE for x in found if x)
         said = "gives more results" if more else "gives its first result alone" if fewer else "changes nothing"
@@ -162,6 +167,17 @@ class Describer(Describing):
         if "window" not in form.options or form.options["window"].form != options.WIDE["window"]:
             return ""
         return "None" if form.how["none"] == NO_LIMIT else "-1" if form.how["negative"] == NO_LIMIT else ""
+
+    def _second(self, form: Form) -> Form:
+        """The results beside its first; one number for each query has to be a log-sum-exp that is known."""
+        found = super()._second(form)
+        if found.first:
+            B, N, T = self.sizes[:3]
+            with_lse = dataclasses.replace(form, first=False).offering("return_lse", Option("", "BNT"))
+            second = self.answer(with_lse, self._probe({"return_lse": True}))[1:2]
+            if second and second[0].shape in ((B, N, T), (B, T, N)):
+                self.unknown[SECOND] = "one number for each query, and no log-sum-exp that is known"
+        return found
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword; with arrays of one head if a mask means nothing beside several."""
@@ -184,17 +200,18 @@ class Describer(Describing):
 
     def _nearest(self) -> tuple[str, str]:
         """The layout of the form that is nearest to its plain call, and that form in words."""
-        near: list[tuple[float, bool, str, str]] = []
+        near: dict[tuple[bool, str, str], list[float]] = {}  # the shares of each form
         for form, probe, found in list(self._plain_answers()):
             for scale in ("1/√D", "1", "1/D"):
                 right = Subject(self.fn, form.but(scale=scale)).right(probe)[0]
                 with np.errstate(all="ignore"):
                     close = np.abs(found - right) <= 10 * TOLERANCE * max(1.0, float(np.abs(right).max()))
                 words = f"nearest: {arrays_of(form)} with scale {scale}"
-                near.append((1 - float(close.mean()), form.layout != Form().layout, words, form.layout))
+                key = form.layout != Form().layout, words, form.layout
+                near.setdefault(key, []).append(1 - float(close.mean()))
         if not near:
             return "", "no call gives an array of the shape of a result"
-        share, _, words, nearest = min(near)
+        share, (_, words, nearest) = min((sum(x) / len(x), key) for key, x in near.items())
         return nearest, f"{words}, where {share:.0%} of the results differ"
 
     def _draws(self) -> bool:

@@ -8,6 +8,7 @@ from attendax.exits import Refusal
 
 from ..adapters import ADAPTERS, adapter_for
 from ..adapters.implementation import OPTIONS, Implementation
+from ..against.describing import SECOND
 from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
@@ -23,7 +24,7 @@ from .contract import Contract, Meaning
 from .describing import Describer
 
 TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
-UNREAD = "{0} is not understood: {1}; --ignore {0} accepts that"
+UNREAD = "{} is not understood: {}; --ignore {} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
 OF_NUMBERS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
 
@@ -123,8 +124,8 @@ def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator
             yield IF_MEANT.format(x.words, x.axis, x.value)
     if not report.failures:  # what is wrong comes first: it may be the reason why nobody knows what the others mean
         ignored = {*settled.ignored, *settled.pinned.get("unread", ())}
-        unread = {x: why for x, why in contract.unread.items() if x in contract.names and x not in ignored}
-        yield from (UNREAD.format(x, why) for x, why in unread.items())
+        unread = {x: why for x, why in contract.unread.items() if x in (*contract.names, SECOND) and x not in ignored}
+        yield from (UNREAD.format(x, why, f'"{x}"' if " " in x else x) for x, why in unread.items())
     if settled.file:
         yield from pinning.differences(contract, settled.pinned, settled.file)
 
