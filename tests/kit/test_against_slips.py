@@ -486,11 +486,13 @@ def of_sinks(
     """Attention with sinks; rules joined by some function, and an lse that may leave the sinks out."""
     allowed = np.tri(query.shape[-2], key.shape[-2], dtype=bool) if is_causal else None
     allowed = allowed if mask is None else mask if allowed is None else rule(allowed, mask)
-    powers = np.exp(scored(query, key)) * (1 if allowed is None else allowed)
-    sink = 0 if sinks is None else np.exp(np.asarray(sinks, np.float32)).reshape(-1, 1, 1)
+    scores = scored(query, key) if allowed is None else np.where(allowed, scored(query, key), -np.inf)
+    logits = -np.inf if sinks is None else np.asarray(sinks, np.float32).reshape(-1, 1, 1)
+    top = np.maximum(scores.max(-1, keepdims=True, initial=-1e30), logits)
+    powers, sink = np.exp(scores - top), np.exp(logits - top)
     keys = powers.sum(-1, keepdims=True)
     with np.errstate(divide="ignore"):
-        lse = np.log(keys + of_lse * sink)[..., 0]
+        lse = (top + np.log(keys + of_lse * sink))[..., 0]
     out = powers @ value / np.where(keys + sink == 0, 1, keys + sink)
     return (out.astype(query.dtype), lse) if return_lse else out.astype(query.dtype)
 
