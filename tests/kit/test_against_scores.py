@@ -170,7 +170,7 @@ def test_of_a_row_that_is_never_empty_nothing_is_said(turned):
 
 
 def test_a_softmax_over_queries_is_the_only_difference():
-    """A mask of a finite number is another one there: if no query sees a key, all see it alike. So no adapter exists."""
+    """A finite number is another mask there: if no query sees a key, all see it alike. So there is no adapter."""
     found = here(filled(-1e9), filled(-1e9, axis=-2))
     assert [x.name for x in found.differences] == ["weights"]
     assert "no argument of B changes the weights that it takes" in found.text()

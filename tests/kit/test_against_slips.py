@@ -450,8 +450,9 @@ def mask_and_causal(q, k, v, mask=None, causal=False, scale=None):
 
 def test_an_option_that_another_one_hides():
     found = here(mask_and_causal, mask_or_causal)
-    assert found.notes[0] == "B's order: causal is ignored where mask is given"
-    assert not found.explained
+    assert [x.name for x in found.differences] == ["joins"]
+    assert "causal is left out where a mask is given" in str(found.differences[0])
+    assert found.explained, found.text()
 
 
 def test_heads_of_keys_and_of_values_read_otherwise():
