@@ -106,6 +106,9 @@ def test_l14_an_array_that_does_not_fit_is_refused_before_it_is_read(name, monke
                     accepted.append((target, index, what))
         for index, shape in enumerate(types):
             for what, x in changed(np.zeros(shape.shape, shape.dtype)):
+                of_modifier = len(shape.shape) < len(types[0].shape)  # its gradient is held to a count of numbers
+                if of_modifier and what == "an axis more":
+                    continue
                 other = [*types[:index], jax.ShapeDtypeStruct(x.shape, x.dtype), *types[index + 1 :]]
                 if not refused(target, other, given, numbers):
                     accepted.append((target, f"result {index}", what))
