@@ -44,7 +44,7 @@ NOT_TAKEN = "not taken, or none of the options that are known"
 SECOND = "second result"
 SEVERAL = "it always gives several arrays, of which the first is compared"
 NO_END = 2**20  # a window that has all keys
-ADDED = 1e4  # where masked: scores near it are rounded
+FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
@@ -449,7 +449,7 @@ class Describing:
         else:
             return form, None
         found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
-        found = found or self._settled([form.but(empty=SEES_ALL)], [probe._replace(scores=(ADDED,))])
+        found = found or self._settled([form.but(empty=SEES_ALL)], [probe._replace(scores=(FILL,))])
         is_law = all(form.how[x] == LAW[x] for x in (*OF_PLAIN, *{AXIS[x] for x in probe.options} - {"window"}))
         if not found and is_law and {"mask", "key_lengths", "segments"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"

@@ -100,7 +100,7 @@ class Steps:
         return self._all(rest | {one: by_axis[one] | by_axis[other]})
 
     def _in_place(self, by_axis: dict[str, np.ndarray], one: str, other: str) -> np.ndarray:
-        """The pairs that every option allows, but for one that is left out where another is given."""
+        """The pairs that every option allows; ``other`` is left out if ``one`` is given."""
         return self._all({axis: x for axis, x in by_axis.items() if axis != other or one not in by_axis})
 
     def scaled(self, s: np.ndarray) -> np.ndarray:
