@@ -16,9 +16,9 @@ class Cases(SphinxDirective):
         """Name and meaning of each."""
         cases = [case for case in CASES if case.law == self.arguments[0]]
         if not cases:
-            return self.parse_text_to_nodes("The kit has no case of its own for this law; the tests of attendax do.")
+            return self.parse_text_to_nodes("`attendax check` has no case for this law. The tests of attendax do.")
         lines = [f"- {case.name}: {case.about}" for case in cases]
-        title = "What the kit asks: one case" if len(cases) == 1 else f"What the kit asks: {len(cases)} cases"
+        title = f"Cases in `attendax check`: {len(cases)}"
         return self.parse_text_to_nodes("\n".join([f"```{{dropdown}} {title}", *lines, "```"]))
 
 
