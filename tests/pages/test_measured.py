@@ -166,7 +166,6 @@ UNMEASURED = {  # sizes, limits and definitions, by page
     "check-a-model.md": "That is 128 times the spacing of float32 numbers",
     "conformance.md": "by default 12 seconds of them",
     "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
-    "how-it-is-fast.md": "as many heads as 2 MiB of scores hold",
     "laws/L8.md": "by at most 8 times the error of the plain formula",
     "without-python.md": "less than 80 MiB of files",
 }
