@@ -10,6 +10,7 @@ from contestants import OURS
 from shapes import SHAPES
 
 STRATEGIES = ("ring", "all_gather", "ulysses")
+ORDERS = {"contiguous": "in order", "zigzag": "in zigzag order"}
 COUNTS = ("cases", "faults", "causes")
 FIRST_NAMES = ("torch", "flax", "tokamax")  # of libraries that take part in the matrix more than once
 
@@ -73,10 +74,10 @@ def of_device(results: Results, strategy: str, devices: int, kind: str) -> str:
 
 def one_device(results: Results) -> str:
     orders = {(one["order"], one["devices"]): f"{one['balance']:.2f}" for one in results.devices["orders"]}
-    contiguous, zigzag = (", ".join(orders[order, n] for n in (2, 4, 8)) for order in ("contiguous", "zigzag"))
+    rows = [[words, *(orders[order, n] for n in (2, 4, 8))] for order, words in ORDERS.items()]
     return (
-        f"One device alone needs {of_device(results, 'ring', 1, 'temporaries')} MB. Time in lock step over ideal on 2, "
-        f"4 and 8 devices, counted in tiles, not measured: {contiguous} in order, {zigzag} in zigzag order."
+        f"One device alone needs {of_device(results, 'ring', 1, 'temporaries')} MB of temporaries.\n\n"
+        + tables.table(("time over ideal, counted in tiles, not measured", "n = 2", "n = 4", "n = 8"), rows)
     )
 
 
@@ -85,12 +86,11 @@ def beside_shard_map(results: Results) -> str:
     for time in results.devices["times"]:
         found.setdefault(time["name"], []).append(f"{time['ratio']:.2f}")
     busy = ", while other processes ran" if any(time["disturbed"] for time in results.devices["times"]) else ""
-    forward, gradient = found["attendax under jit"]
-    tokens = ", ".join(f"{name} {' and '.join(found[name])}" for name in STRATEGIES)
+    rows = [["batches and heads divided, causal, 1,024 tokens", *found["attendax under jit"]]]
+    rows += [[f"2,048 tokens divided, {name}", *found[name]] for name in STRATEGIES]
     return (
-        f"Beside a `shard_map` of one's own around `jax.nn`, on eight devices that two cores play{busy}: {forward} of "
-        f"its time forward and {gradient} with the gradient for divided batches and heads, causal, at 1,024 tokens. "
-        f"Divided tokens, 2,048 of them: {tokens}. On a real link this says nothing."
+        "Time divided by that of your own `shard_map` around `jax.nn`, on eight devices that two cores simulate"
+        f"{busy}:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
 
