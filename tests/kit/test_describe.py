@@ -368,6 +368,55 @@ def test_a_mask_that_is_added_beside_an_always_causal_function():
     assert "fill" not in [x.axis for x in contract.meanings()]
 
 
+def boolean_or_added(*, scaled=False, drops=False, capped=False):
+    """A function whose mask may be boolean or a bias, and may scale or cap the bias too."""
+
+    def attention(q, k, v, attn_mask=None, softcap=None):
+        s = q @ np.swapaxes(k, -1, -2)
+        root = q.shape[-1] ** 0.5
+        s = s if scaled else s / root
+        s = softcap * np.tanh(s / softcap) if softcap and not capped else s
+        boolean = attn_mask is not None and attn_mask.dtype == bool
+        s = s if boolean or attn_mask is None else s + attn_mask
+        s = s / root if scaled else s
+        s = softcap * np.tanh(s / softcap) if softcap and capped else s
+        s = np.where(attn_mask ^ drops, s, -np.inf) if boolean else s
+        return shares(s) @ v
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind", "order"),
+    [
+        (boolean_or_added(), "BNTS/True attends, or added", "scale, softcap, bias, mask"),
+        (boolean_or_added(drops=True), "BNTS/True drops, or added", "scale, softcap, bias, mask"),
+        (boolean_or_added(scaled=True, capped=True), "BNTS/True attends, or added", "bias, scale, softcap, mask"),
+        (boolean_or_added(capped=True), "BNTS/True attends, or added", "scale, bias, softcap, mask"),
+    ],
+    ids=["attends", "drops", "scaled", "capped"],
+)
+def test_a_mask_that_is_boolean_or_added_is_also_a_bias(fn, kind, order):
+    contract = described(fn)
+    assert contract.form.options["mask"].form == kind
+    assert contract.means("order") == order
+    adapted = {"fn": fn}
+    exec(contract.adapter().replace("# fn is", "# "), adapted)
+    q, k, v = (np.random.default_rng(i).standard_normal((1, 2, 3, 4)) for i in range(3))
+    bias = np.arange(9.0).reshape(3, 3)
+    np.testing.assert_allclose(adapted["adapted"](q, k, v, bias=bias), fn(q, k, v, bias))
+    with pytest.raises(NotImplementedError, match="a mask or a bias"):
+        adapted["adapted"](q, k, v, bias=bias, mask=np.ones((3, 3), bool))
+
+
+def test_a_boolean_mask_whose_numbers_are_not_added_is_no_bias():
+    def nonzero(q, k, v, attn_mask=None):
+        s = q @ np.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5
+        return shares(s if attn_mask is None else np.where(attn_mask, s, -np.inf)) @ v
+
+    assert described(nonzero).form.options["mask"].form == "BNTS/True attends"
+
+
 def test_three_arrays_that_are_joined_on_the_last_axis():
     """As GPT-2 and timm have them: (B, T, 3 C) and a number of heads."""
 

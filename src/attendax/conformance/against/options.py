@@ -46,6 +46,7 @@ MEANINGS = {
     "1 drops": ("1.0 - {x}", "({x} < 0.5)"),
 }
 LOWERS = "added, -1 lowers"  # of a mask that is added, to see that finite numbers are
+OR_ADDED = ", or added"  # behind the meaning of a boolean mask that may also be numbers, as a bias
 MASKS = {
     f"{rank}/{meaning}": (MEANINGS[meaning][0].format(x=RANKS[rank][0]), MEANINGS[meaning][1].format(x=RANKS[rank][1]))
     for rank in ("BNTS", "BTS", "TS", "BS")
@@ -191,14 +192,20 @@ def kind_of(ours: str, kind: str, names: Collection[str]) -> str:
     return next((x for x in OPTIONS[ours].kinds if x in names), kind) if ours == "segments" else kind
 
 
+def _lines(ours: str, kind: str) -> tuple[str, str]:
+    """The lines to a kind and back; numbers for a mask have its rank."""
+    kinds = {**LOWERED, **RANKS, **OPTIONS[ours].kinds}
+    return kinds[kind.removesuffix(OR_ADDED)]
+
+
 def to(ours: str, kind: str, x: str) -> str:
     """The line for a value in a kind."""
-    return (LOWERED.get(kind) or OPTIONS[ours].kinds[kind])[0].format(x=x)
+    return _lines(ours, kind)[0].format(x=x)
 
 
 def back(ours: str, kind: str, x: str) -> str:
     """The line for the value that is given in a kind."""
-    return OPTIONS[ours].kinds[kind][1].format(x=x)
+    return _lines(ours, kind)[1].format(x=x)
 
 
 def is_own(ours: str, x: Any) -> bool:
@@ -216,15 +223,14 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
     """A value for arrays of those sizes; of a mask every row has a key."""
     rng, (B, N, T, S), rank = np.random.default_rng((ord(ours[0]), seed)), sizes[:4], kind.split("/")[0]
     turn = -1 if (seed + 1) // 2 % 2 else 1  # so that the first batch has not always the largest
+    fewer = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S), "BTS": (B, 1, T, S), "NTS": (1, N, T, S)}
     if ours == "mask":
-        shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S), "BTS": (B, 1, T, S)}.get(rank)
-        shape = shape or (B, N if each_head else 1, T, S)
+        shape = fewer.get(rank, (B, N if each_head else 1, T, S))
         mask = rng.random(shape) < 0.6
         mask[..., 0] = True
         return mask
     if ours == "bias":
-        shape = {"TS": (1, 1, T, S), "NTS": (1, N, T, S)}.get(rank, (B, N, T, S))
-        return rng.standard_normal(shape).astype(np.float32)
+        return rng.standard_normal(fewer.get(rank, (B, N, T, S))).astype(np.float32)
     if ours == "key_lengths":
         return np.resize([S - 1, max(S - 3, 1)][::turn], B).astype(np.int32)
     if ours == "segments":

@@ -70,7 +70,7 @@ class Contract:
         """Its value of each axis of the table."""
         how = {axis: self.form.how[axis] for axis in TABLE} | MASKING[self.form.how["masking"]]
         how |= {"causal": self.form.word} if self.form.word else {}
-        if (mask := self.form.options.get("mask")) and mask.form.endswith("/True drops") and how["mask"] == LAW["mask"]:
+        if (mask := self.form.options.get("mask")) and "/True drops" in mask.form and how["mask"] == LAW["mask"]:
             how["mask"] = "True drops"
         how |= {} if MASKED & set(self.form.options) or self.form.how["always"] else {"empty": LAW["empty"]}
         return Conventions().but(**how)

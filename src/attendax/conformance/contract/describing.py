@@ -230,11 +230,36 @@ class Describer(Describing):
                 yield form, probe, found[0]
 
     def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:
-        """Read a keyword; a mask that is added is refuted by a finite number."""
+        """Read a keyword; a mask that is added is refuted by a finite number, a boolean one may also be added."""
         found = super()._read(form, name, ours, ignored)
-        if found and ours == "mask" and not ignored and found.options[ours].form.endswith(ADDED):
+        if not found or ours != "mask" or ignored:
+            return found
+        if found.options[ours].form.endswith(ADDED):
             return found if self._adds(found) else None
-        return found
+        return self._either(found)
+
+    def _either(self, form: Form) -> Form:
+        """The form in which a boolean mask may be numbers too, if these are a bias by some value of its axes."""
+        name, kind = form.options["mask"]
+        rank = kind.partition("/")[0]
+        if "True" not in kind or "bias" in form.options:
+            return form
+        plain = _as_bias(form)
+        axes, probe = OPTIONS["bias"].axes, self._probe({"bias": options.drawn("bias", rank, self.sizes)})
+        ways = ({"bias": x, "order": order} for x, order in itertools.product(axes["bias"], axes["order"]))
+        found = self._settled((plain.but(**way) for way in ways), [probe])
+        if not found:
+            return form
+        form = form.but(bias=found.how["bias"], order=found.how["order"])
+        return form.offering("mask", Option(name, kind + options.OR_ADDED))
+
+    def _order(self, form: Form) -> Form:
+        """The order of the steps; a softcap beside a mask that may be added is asked with numbers too."""
+        found = super()._order(form)
+        mask = found.options.get("mask")
+        if not mask or not mask.form.endswith(options.OR_ADDED) or "softcap" not in found.options:
+            return found
+        return found.but(order=super()._order(_as_bias(found)).how["order"])
 
     def _adds(self, form: Form, *, alike: bool = False) -> bool:
         """Tell whether a mask that is added lowers a score by 1 where it is -1."""
@@ -339,6 +364,13 @@ class Describer(Describing):
                 self.unknown.pop(name, None)
                 kept = other
         return kept
+
+
+def _as_bias(form: Form) -> Form:
+    """The form in which the keyword of its mask is a bias."""
+    name, kind = form.options["mask"]
+    rest = form.keeping(x for x in form.options if x != "mask")
+    return rest.offering("bias", Option(name, kind.partition("/")[0]))
 
 
 def _full(kind: str, sizes: tuple[int, ...], seed: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 from ..adapters.implementation import OPTIONS as PROTOCOL
 from ..against.completing import BEGINS
 from ..against.forms import Form
-from ..against.options import BACK, INTO, MEANINGS, NUMBER, REACH, VARLEN, WIDE, WORD, back, to
+from ..against.options import BACK, INTO, MEANINGS, NUMBER, OR_ADDED, REACH, VARLEN, WIDE, WORD, back, to
 from ..against.remote import IMPORTS, reached
 from ..against.writing import LN_2, joining
 from ..conventions.form import LAW as BY_LAW
@@ -144,6 +144,7 @@ class _Fit:
                 lines += _when("is_causal and mask is not None", [
                     "i, j = xp.arange(T)[:, None], xp.arange(S)", f"mask = mask & ({rule})"])  # fmt: skip
         rank, _, meaning = mask.form.partition("/") if mask else ("", "", "")
+        either, meaning = meaning.endswith(OR_ADDED), meaning.removesuffix(OR_ADDED)
         if mask and rank == "BS" and "key_lengths" not in options and not self.loops:
             self.offered.append("key_lengths")
             of_lengths = ["of_keys = (xp.arange(S) < key_lengths[:, None])[:, None, None]"]
@@ -156,14 +157,19 @@ class _Fit:
             if meaning != "True attends":
                 value = self._meant(value, meaning)
             lines += _when("mask is not None", [*self._lifted("mask", rank), f"options[{mask.name!r}] = {value}"])
-        if mask and meaning == ADDED and not bias:  # it is a bias as well
+        if mask and (either or meaning == ADDED) and not bias:  # it is a bias as well
             bias = mask
         if bias:
             self.offered.append("bias")
             kind = bias.form or "BNTS"
             own = [*self._lifted("bias", kind), f"of_bias = {self._placed('bias', kind)}"]
             if mask and bias.name == mask.name:
-                own += _when("mask is not None", [f"of_bias = of_bias + options[{mask.name!r}]"])
+                both = (
+                    RAISE.format(f"its {mask.name} is a mask or a bias")
+                    if either
+                    else f"of_bias = of_bias + options[{mask.name!r}]"
+                )
+                own += _when("mask is not None", [both])
             lines += _when("bias is not None", [*own, f"options[{bias.name!r}] = of_bias"])
         return lines
 
