@@ -1,11 +1,10 @@
 """Sentences of the pages about compiling, memory, several devices, and faults that the kit found (``measured.py``)."""
 
-import collections
 from typing import Any
 
 import compiling
 import tables
-from committed import SINGLE, Results, claim, listed, machine, mean, span, when
+from committed import SINGLE, Results, claim, machine, mean, span, when
 from contestants import OURS
 from shapes import SHAPES
 
@@ -160,41 +159,25 @@ def runs_of_check(results: Results) -> str:
         for name, part in (("before", before), ("after", after))
     )
     day, processor = after["date"][:10], after["processor"].partition(",")[0]
-    return f"Measured on {day}, on two cores of an {processor} that other programs used, too: {', '.join(said)}."
+    return f"Measured on {day}, on two cores of an {processor} that other programs also used: {', '.join(said)}."
 
 
 def finds_of_check(results: Results) -> str:
-    """Seconds until the candidates of the corpora are found, and by which cases."""
-    rows = results.kit["finds"]["rows"]
-    claim(all(row["case"] or row["told"] for row in rows.values()), "none is lost")
-    cores: dict[str, list[float]] = {"the two plainest cases": [], "other cases of the list": [], "drawn sizes": []}
-    for row in rows.values():
+    """CPU seconds until the known-bad functions are found, by the kind of case that finds them."""
+    runs = results.kit["finds"]["rows"]
+    claim(all(row["case"] or row["told"] for row in runs.values()), "none is missed")
+    seconds: dict[str, list[float]] = {"the two simplest cases": [], "other small cases": [], "realistic sizes": []}
+    for row in runs.values():
         if case := row["case"]:
             kind = 0 if case in ("plain", "gradient: plain") else 2 if "ladder: " in case else 1
-            cores[list(cores)[kind]].append(row["cores"])
-    told = [
-        f"{who} find {len(some)}, after {sum(some) / len(some):.1f} CPU seconds in the mean ({max(some):.1f} at most)"
-        for who, some in cores.items()
-        if some
-    ]
-    by_fault, by_all = ([name for name, row in rows.items() if bool(row["case"]) == first] for first in (True, False))
+            seconds[list(seconds)[kind]].append(row["cores"])
+    table = [[kind, str(len(x)), f"{sum(x) / len(x):.1f}", f"{max(x):.1f}"] for kind, x in seconds.items() if x]
+    to_the_end = sum(not row["case"] for row in runs.values())
     return (
-        f"Of the corpora {_seeds(by_fault)} were run until their first fault: {listed(told)}. Run to the end were "
-        f"{_seeds(by_all)}, which end processes, look for the judge, or are told by errors or by all of a run. "
-        "None is lost."
+        tables.table(("found by", "runs", "CPU seconds, mean", "at most"), table)
+        + f"\nThese runs ended at the first fault. {to_the_end} others ran to the end, because the function ends its "
+        "process, looks for the judge, or is found by errors or by a whole run. No function was missed."
     )
-
-
-def _seeds(runs: list[str]) -> str:
-    """The number of candidates in some runs, and their seeds."""
-    seeds = collections.defaultdict(list)
-    for run in runs:
-        name, _, seed = run.rpartition(", ")
-        seeds[name].append(seed)
-    counted = collections.Counter(
-        ("seeds " if len(some) > 1 else "seed ") + listed(sorted(some)) for some in seeds.values()
-    )
-    return listed([f"{number} candidate{'s' * (number > 1)} with {some}" for some, number in sorted(counted.items())])
 
 
 STATEMENTS = (

@@ -27,6 +27,7 @@ extensions = [
     "formulas",
     "matrix",
     "cases",
+    "moved",
     "public_names",
     "shapes",
     "timings",

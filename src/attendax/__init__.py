@@ -1,4 +1,4 @@
-"""Attention with a proof: one written meaning, a judge, fast functions for JAX, and a specification in NumPy.
+"""Attention with one written definition: fast functions for JAX, a specification in NumPy, and tests for any other.
 
 Each name is imported when it is first asked for: the command line answers, and can be interrupted, before JAX is there.
 """

@@ -1,4 +1,4 @@
-"""Two pages show of `attendax check` what the command prints."""
+"""Pages show of `attendax check` what the command prints."""
 
 import os
 import re
@@ -10,9 +10,10 @@ import pytest
 
 import pages
 
+PAGES = ("find-a-bug.md", "conformance.md", "how-check-works.md", "check-a-model.md")
 SHOWN = [
     pytest.param(page, *shown, id=shown[0])
-    for page in ("conformance.md", "check-a-model.md")
+    for page in PAGES
     for shown in re.findall(
         r"```text\n\$ attendax (.*?)\n(.*?)\n```", (pages.ROOT / "docs" / page).read_text("utf-8"), re.DOTALL
     )
@@ -21,7 +22,7 @@ SHOWN = [
 
 def test_commands_are_shown():
     assert len(SHOWN) >= 4
-    assert {shown.values[0] for shown in SHOWN} == {"conformance.md", "check-a-model.md"}
+    assert {shown.values[0] for shown in SHOWN} == set(PAGES)
     assert all("--seed" in shown.id for shown in SHOWN)  # without, the numbers of a run are others
 
 
@@ -29,7 +30,8 @@ def test_commands_are_shown():
 @pytest.mark.parametrize(("page", "command", "printed"), SHOWN)
 def test_a_command_prints_what_is_shown(page, command, printed, tmp_path):
     pytest.importorskip("rich", reason="the extra 'check' is not installed")
-    for block in pages.BLOCK.findall((pages.ROOT / "docs" / page).read_text("utf-8")):
+    texts = [(pages.ROOT / "docs" / name).read_text("utf-8") for name in ("conformance.md", page)]  # wide.py is there
+    for block in (block for text in texts for block in pages.BLOCK.findall(text)):
         if file := pages.FILE.match(block):
             (tmp_path / file[1]).write_text(block)
     environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(pages.ROOT / "src")}

@@ -164,9 +164,10 @@ UNMEASURED = {  # sizes, limits and definitions, by page
     "attention.md": "One array of 16,384 x 16,384 scores for 4 heads would be 4,096 MiB",
     "benchmarks.md": "needs more than 6 GiB of temporaries",
     "check-a-model.md": "That is 128 times the spacing of float32 numbers",
-    "conformance.md": "by default 12 seconds of them",
+    "check-reference.md": "They take 12 seconds, for JAX 24",
     "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
     "laws/L8.md": "by at most 8 times the error of the plain formula",
+    "sharp-bits.md": "off by at most 8 times the error of the plain formula",
     "without-python.md": "less than 80 MiB of files",
 }
 
