@@ -13,10 +13,14 @@ from contestants import OURS, TILES
 from statements_of_cost import compile_ratios
 
 TORCH = "torch-sdpa"
-ELSEWHERE = {  # by its folder: where else AVX-512 was tried, and a remark on the cores there
-    "zen4": ("On an AMD EPYC of Zen 4, which has AVX-512 in halves of 256 bits", ""),
-    "xeon": ("On another maker's AVX-512", ", and the two cores may be two threads of one"),
+RUNS = {  # fields of Results, the words for their rows, and their folders
+    "full": ("AVX-512", "."),
+    "avx2": ("only AVX2, in both libraries", "avx2"),
+    "bfloat16": ("bfloat16, AVX-512", "bfloat16"),
+    "zen4": ("Zen 4, AVX-512 in halves of 256 bits", "zen4"),
+    "xeon": ("Intel Xeon, AVX-512", "xeon"),
 }
+REMARKS = {"xeon": "; the two cores may be two threads of one"}
 TRAINED = "encoder block 32 x 128 x 384, training step"
 
 
@@ -69,11 +73,10 @@ def behind(ratio: float) -> bool:
 
 
 def means(results: Results) -> str:
-    said = []
-    for reference, words in ((TORCH, "torch"), ("jax.nn", "jax.nn"), (TILES, "its own tiles")):
-        found = (mean(report.ratios(results.full, reference, measure).values()) for measure in SINGLE)
-        said.append(f"beside {words} {' / '.join(found)}")
-    return f"Geometric means, forward / with the gradient: {', '.join(said)} ({machine(results.full)})."
+    rows = []
+    for reference, words in ((TORCH, "torch SDPA"), ("jax.nn", "jax.nn"), (TILES, "attendax in tiles")):
+        rows.append([words, *(mean(report.ratios(results.full, reference, measure).values()) for measure in SINGLE)])
+    return tables.table(("attendax, times as fast as", "forward", "with the gradient"), rows)
 
 
 def ahead(run: dict[str, Any], reference: str) -> list[str]:
@@ -91,8 +94,8 @@ def who_is_ahead(results: Results) -> str:
     names = [name for name in results.full["contestants"] if not name.startswith(OURS) and name != TORCH]
     found = [f"{name} in {listed(cases)}" for name in names if (cases := ahead(results.full, name))]
     torch = ahead(results.full, TORCH)
-    first = f"attendax is slower than torch in {listed(torch)}" if torch else "attendax is nowhere slower than torch"
-    return f"{first}. {'Also ahead: ' + '; '.join(found) if found else 'No other library is ahead anywhere'}."
+    first = f"attendax is slower than torch in {listed(torch)}" if torch else "No row is faster in torch"
+    return f"{first}. {'Faster in others: ' + '; '.join(found) if found else 'No row is faster in any other library'}."
 
 
 def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
@@ -109,12 +112,19 @@ def beside_a_product(results: Results) -> str:
     torch = [record["gflops"] for measure in SINGLE for record in plain(full, TORCH, measure, 512)]
     forward, gradient = (list(plain(full, OURS, measure, 2048)) for measure in SINGLE)
     whole, causal = (span(r["share_of_matmul"] for r in forward if r["causal"] == which) for which in (False, True))
-    return (
-        f"The best product of XLA in this run reached {product:.0f} GFLOP/s, and torch's attention "
-        f"{span(torch, 0)} in calls of 512 tokens and more, {median(torch):.0f} in the median. From 2,048 tokens on "
-        f"attendax reaches {whole} of that product forward (causal {causal}), "
-        f"{span(r['share_of_matmul'] for r in gradient)} with the gradient (`share_of_matmul` in the file)."
+    rows = [
+        ["attendax, from 2,048 tokens on, forward", whole],
+        ["attendax, the same, causal", causal],
+        ["attendax, the same, with the gradient", span(r["share_of_matmul"] for r in gradient)],
+        [
+            "torch, from 512 tokens on, forward and gradient",
+            f"{span([gflops / product for gflops in torch])}, median {median(torch) / product:.2f}",
+        ],
+    ]
+    said = (
+        f"XLA's best matrix product in this run reached {product:.0f} GFLOP/s. Attention reached these parts of it:\n\n"
     )
+    return said + tables.table(("", "GFLOP/s over that of the product"), rows)
 
 
 def with_more_cores(results: Results) -> str:
@@ -132,12 +142,12 @@ def with_more_cores(results: Results) -> str:
         ]
         lines.append((f"attendax, times as fast as torch on {words}", leads))
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
-    priority = "the process had real-time priority, " if run["about"].get("real_time_priority") else ""
+    priority = " The process had real-time priority." if run["about"].get("real_time_priority") else ""
     return (
-        f"With a second core (`python -m benchmarks bench --cores`, `benchmarks/results/cores`; {machine(run)}; "
-        f"{when(run)}), geometric means of {len(own[0])} shapes forward and {len(own[1])} with the gradient, for torch "
-        f"of those that it can do. They are other shapes than those of the means above, {priority}and the cores were "
-        f"near each other:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
+        f"A second core, geometric means of {len(own[0])} shapes forward and {len(own[1])} with the gradient, for "
+        f"torch of those that it can do. The cores were near each other.{priority} "
+        f"(`benchmarks/results/cores`; {machine(run)}; {when(run)})\n\n"
+        f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
 
@@ -156,54 +166,40 @@ def by_measure(run: dict[str, Any]) -> list[dict[str, float]]:
     return [report.ratios(run, TORCH, measure) for measure in SINGLE]
 
 
-def beside_torch(run: dict[str, Any], folder: str) -> str:
-    """The place of the numbers, the span and the mean of both measures."""
-    forward, gradient = (found.values() for found in by_measure(run))
-    return (
-        f"(`benchmarks/results/{folder}`; {machine(run)}; {when(run)}) attendax is {span(forward)} times "
-        f"as fast as torch (geometric mean {mean(forward)}), with the gradient {span(gradient)} ({mean(gradient)})"
+def beside_torch(results: Results) -> str:
+    """A row for each run: span and mean of both measures, the means with nothing to skip, where torch is faster."""
+    rows = []
+    for field, (words, folder) in RUNS.items():
+        if (run := getattr(results, field)) is None:
+            rows.append([words, f"no committed run in `benchmarks/results/{folder}`", "-", "-", "-"])
+            continue
+        found = by_measure(run)
+        spans = (f"{span(ratios.values())}, mean {mean(ratios.values())}" for ratios in found)
+        unskipped = [[ratio for case, ratio in ratios.items() if sees_all(run, case)] for ratios in found]
+        rows.append([words, *spans, " / ".join(map(mean, unskipped)), ", ".join(ahead(run, TORCH)) or "no row"])
+    header = (
+        "times as fast as torch SDPA",
+        "forward",
+        "with the gradient",
+        "nothing to skip, mean",
+        "torch is faster in",
     )
+    return tables.table(header, rows)
 
 
-def in_bfloat16(results: Results) -> str:
-    run = results.bfloat16
-    if run is None:
-        return "There is no committed run in bfloat16 (`python -m benchmarks bench --dtype bfloat16`)."
-    found = [f"{name} in {listed(cases)}" for name in (TORCH, "jax.nn") if (cases := ahead(run, name))]
-    return (
-        f"In bfloat16 {beside_torch(run, 'bfloat16')}. "
-        f"{'Ahead: ' + '; '.join(found) if found else 'Neither torch nor jax.nn is ahead anywhere'}."
-    )
-
-
-def with_avx2(results: Results) -> str:
-    run = results.avx2
-    if run is None:
-        return "There is no committed run without AVX-512."
-    plain = ((found[case] for case in found if sees_all(run, case)) for found in by_measure(run))
-    return (
-        f"With no instruction beyond AVX2, in either library {beside_torch(run, 'avx2')}; where there is nothing to "
-        f"skip the means are {' and '.join(map(mean, plain))}. "
-        f"{'Ahead: torch in ' + listed(torch) if (torch := ahead(run, TORCH)) else 'torch is nowhere ahead'}."
-    )
-
-
-def on_other_processors(results: Results) -> str:
-    """AVX-512 elsewhere, with the versions of that machine, and how many rounds shared their cores with other work."""
-    return "\n\n".join(_there(getattr(results, folder), folder) for folder in ELSEWHERE)
-
-
-def _there(run: dict[str, Any] | None, folder: str) -> str:
-    where, cores_there = ELSEWHERE[folder]
-    if run is None:
-        return f"There is no committed run in `benchmarks/results/{folder}`."
-    kept = [record for record in run["records"] if record["status"] == "timed" and record["contestant"] == OURS]
-    disturbed = sum(record["rounds_disturbed"] for record in kept) / sum(len(record["seconds"]) for record in kept)
-    torch = ahead(run, TORCH)
-    return (
-        f"{where} {beside_torch(run, folder)}, with torch {version(run, 'torch')} and jax "
-        f"{version(run, 'jax')}. {'Ahead: torch in ' + listed(torch) if torch else 'torch is nowhere ahead'}. Other "
-        f"work took cores in {disturbed:.0%} of the rounds that were kept{cores_there}."
+def where_measured(results: Results) -> str:
+    """A row for each run: machine, commit, versions, and how many rounds shared their cores with other work."""
+    rows = []
+    for field, (words, folder) in RUNS.items():
+        if (run := getattr(results, field)) is None:
+            continue
+        kept = [r for r in run["records"] if r["status"] == "timed" and r["contestant"] == OURS]
+        disturbed = sum(r["rounds_disturbed"] for r in kept) / sum(len(r["seconds"]) for r in kept)
+        versions = f"torch {version(run, 'torch')}, jax {version(run, 'jax')}"
+        busy = f"{disturbed:.0%}{REMARKS.get(field, '')}"
+        rows.append([words, f"`{folder}`", f"{machine(run)}; {versions}", when(run), busy])
+    return tables.table(
+        ("run", "folder of `benchmarks/results`", "machine", "commit", "rounds with other work on the cores"), rows
     )
 
 
@@ -225,8 +221,8 @@ def encoders(results: Results) -> str:
             sentences = "one sentence" if size[1] == "1" else f"{size[1]} sentences"
             numbers = [cores.number(ratios.get(other)) or "-" for other in ("torch", "onnxruntime")]
             rows.append([f"{sentences} of {size[2]} tokens", *numbers])
-    said = f"The six-layer encoder of `embed`, on the same weights ({when(results.full['encoders'])}):\n\n"
-    return said + tables.table(("times as fast as", "torch", "ONNX Runtime"), rows)
+    said = f"The six-layer encoder of `embed`, with the same weights ({when(results.full['encoders'])}):\n\n"
+    return said + tables.table(("attendax, times as fast as", "torch", "ONNX Runtime"), rows)
 
 
 def training(results: Results) -> str:
@@ -259,9 +255,8 @@ STATEMENTS = (
     who_is_ahead,
     beside_a_product,
     with_more_cores,
-    in_bfloat16,
-    with_avx2,
-    on_other_processors,
+    beside_torch,
+    where_measured,
     encoders,
     training,
     training_faults,

@@ -61,25 +61,20 @@ class TestOtherNumbers:
         results = RESULTS._replace(full=self.slower())
         rows = re.search(r"faster in (\d+) of the \[(\d+) rows", statements.speed(results))
         assert rows[1] == rows[2]
-        assert "beside torch 0.00 / 0.00" in statements.means(results)
+        assert "| torch SDPA | 0.00 | 0.00 |" in statements.means(results)
         assert statements.who_is_ahead(results).startswith("attendax is slower than torch in minilm-128 (0.00 forward")
 
-    def test_a_run_in_bfloat16_is_told_of(self):
-        assert "no committed run" in statements.in_bfloat16(RESULTS._replace(bfloat16=None))
-        found = statements.in_bfloat16(RESULTS._replace(bfloat16=self.slower()))
-        assert "Ahead: torch-sdpa in minilm-128 (0.00 forward" in found
-
-    @pytest.mark.parametrize("folder", statements.ELSEWHERE)
-    def test_a_run_on_another_processor_is_told_of(self, folder):
-        none = RESULTS._replace(**dict.fromkeys(statements.ELSEWHERE))
-        assert f"no committed run in `benchmarks/results/{folder}`" in statements.on_other_processors(none)
-        told = statements.on_other_processors(none._replace(**{folder: self.slower()}))
-        assert "Ahead: torch in " in told
-        assert re.search(r"took cores in \d+% of the rounds", told)
-
-    def test_a_run_with_avx2_is_told_of(self):
-        assert "no committed run" in statements.with_avx2(RESULTS._replace(avx2=None))
-        assert "attendax is 0.00 to " in statements.with_avx2(RESULTS._replace(avx2=self.slower()))
+    @pytest.mark.parametrize("field", [field for field in statements.RUNS if field != "full"])
+    def test_each_run_has_a_row(self, field):
+        words, folder = statements.RUNS[field]
+        none = RESULTS._replace(**{field: None})
+        assert f"| {words} | no committed run in `benchmarks/results/{folder}` |" in statements.beside_torch(none)
+        assert f"| {words} |" not in statements.where_measured(none)
+        slow = RESULTS._replace(**{field: self.slower()})
+        assert re.search(
+            rf"^\| {words} \| 0.00 to .*\| minilm-128 \(0.00 forward", statements.beside_torch(slow), re.MULTILINE
+        )
+        assert re.search(rf"^\| {words} \| .*\| \d+%", statements.where_measured(slow), re.MULTILINE)
 
     def test_rounds_in_which_the_cores_were_far_apart_do_not_count(self):
         near, mixed = copy.deepcopy(RESULTS), copy.deepcopy(RESULTS)
@@ -162,7 +157,6 @@ OF_THE_PAGE, OF_THE_SECTION = "All numbers of this page were measured on", "all 
 UNMEASURED = {  # sizes, limits and definitions, by page
     "against.md": "A call may take 60 seconds",
     "attention.md": "One array of 16,384 x 16,384 scores for 4 heads would be 4,096 MiB",
-    "benchmarks.md": "needs more than 6 GiB of temporaries",
     "check-a-model.md": "That is 128 times the spacing of float32 numbers",
     "check-reference.md": "They take 12 seconds, for JAX 24",
     "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
