@@ -21,7 +21,6 @@ import gpu_cases
 import harness
 import machine
 import program
-from attendax.conformance import ADAPTERS
 from attendax.conformance.cases import at_sizes, choose
 from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
@@ -31,6 +30,7 @@ from attendax.kernels.operands import Limits, Plan
 from contestants import PEERS
 from harness import Contestant, threads
 from judge import TOLERANCE
+from matrix.adapters import ADAPTERS
 from matrix.installed import anonymous
 
 HERE = Path(__file__).resolve().parent

@@ -10,20 +10,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import attendax
-from attendax.conformance.adapters import ADAPTERS
-from attendax.conformance.adapters.implementation import Adapter
 from attendax.conformance.command.output import LINES, console, write
 from attendax.conformance.report import Report
 from attendax.exits import FAILED, Refusal
 
+from .adapters import ADAPTERS, PATHS
+from .adapters.adapter import Adapter
 from .tables import matrix_markdown, matrix_terminal, reports_json
 
-OWN = "attendax"
+OWN, ROOT = "attendax", str(Path(__file__).resolve().parents[2])
 PASSED_ON = ("level", "dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
 FOLDER = re.compile(r"^import sys\nsys\.path\.insert\(0, .*\)\n", re.MULTILINE)  # of a module that is not installed
 ON_A_GPU = ("cudnn", "triton")
@@ -103,7 +103,13 @@ def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], No
     """The report of an adapter, or why there is none."""
     given = {option: getattr(args, option) for option in PASSED_ON} | {"profile": args.profile or "law"}
     argv = [f"--{option.replace('_', '-')}={x}" for option, x in given.items() if x is not None]
-    return reported([name, "--thorough", *argv, *(["--only", *args.only] if args.only else [])], tell)
+    return report_of(name, ["--thorough", *argv, *(["--only", *args.only] if args.only else [])], tell)
+
+
+def report_of(name: str, options: Sequence[str], tell: Callable[[str], None]) -> Report | str:
+    """The report of ``attendax check`` on an adapter, or why there is none."""
+    path = next(path for path, known in PATHS.items() if known == name)
+    return reported([f"benchmarks.matrix.adapters:{path}", *options], tell, ROOT)
 
 
 def reported(argv: list[str], tell: Callable[[str], None], *more: str) -> Report | str:

@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import sys
 import time
-from pathlib import Path
 
 from attendax.conformance.adapters.implementation import version_of
 from attendax.conformance.command.output import write
@@ -13,7 +12,7 @@ from attendax.conformance.report.markdown import cause_markdown, escaped, table
 from attendax.conformance.report.outcomes import MODEL_LAWS, Outcomes
 from attendax.exits import FAILED, Refusal
 
-from .installed import OWN, made_folder, portable, reported, teller
+from .installed import OWN, ROOT, made_folder, portable, reported, teller
 from .models import MODELS, PATHS
 from .tables import all_versions, reports_json, today
 
@@ -72,8 +71,7 @@ def in_own_process(name: str, args: argparse.Namespace, number: int, count: int)
         no = "no-" if value is False else ""
         argv += [f"--{no}{word}", *([] if isinstance(value, bool) else [str(value)])]
     argv += ["--only", *args.only] if args.only else []
-    root = str(Path(__file__).resolve().parents[2])
-    report = reported(argv, teller(f"{number}/{count} {name}", args.quiet), root)
+    report = reported(argv, teller(f"{number}/{count} {name}", args.quiet), ROOT)
     return report if isinstance(report, str) else report._replace(name=name)
 
 

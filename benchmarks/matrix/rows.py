@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from attendax import writing
-from attendax.conformance.adapters import ADAPTERS
 from attendax.conformance.cases.invariance import BROKEN, CLAIM
 from attendax.conformance.judge.verdicts import Verdict
 from attendax.conformance.report import Report
 
-from .installed import missing, reported
+from .adapters import ADAPTERS
+from .installed import missing, report_of
 from .tables import in_lines, today
 
 FILE = Path(__file__).resolve().parents[1] / "results" / "rows.json"
@@ -45,7 +45,7 @@ def main(names: list[str]) -> None:
     """Judge them, each in a process of its own; what is found is written at once."""
     libraries = json.loads(FILE.read_text("utf-8"))["libraries"] if names and FILE.exists() else {}
     for name in names or [name for name, adapter in ADAPTERS.items() if not missing(adapter)]:
-        report = reported([name, *HOW], lambda line: None)
+        report = report_of(name, HOW, lambda line: None)
         if isinstance(report, str):
             print(f"{name}: {report}", file=sys.stderr)
             continue

@@ -5,6 +5,21 @@ from collections.abc import Sequence
 XARGS = "xargs -P runs several checks at a time (docs/conformance.md)"
 CLONE = "in a clone, python -m benchmarks"
 EXEC = "check --exec runs a program around the C function (docs/without-python.md)"
+PATHS = {  # of functions that had an adapter
+    **dict.fromkeys(("attendax", "attendax-dense", "attendax-blockwise"), "attendax:attention"),
+    "attendax-spec": "attendax.spec:attention",
+    **dict.fromkeys(("jax.nn", "jax.nn-cudnn"), "jax.nn:dot_product_attention"),
+    **dict.fromkeys(("tokamax-xla", "tokamax-xla_chunked"), "tokamax:dot_product_attention"),
+    "flax": "flax.linen:dot_product_attention",
+    "flax-nnx": "flax.nnx:dot_product_attention",
+    "keras": "keras.ops:dot_product_attention",
+    "memory-efficient-attention": "memory_efficient_attention:efficient_dot_product_attention_jax",
+    "flash-attention-jax": "flash_attention_jax:flash_attention",
+    "torch-sdpa": "torch.nn.functional:scaled_dot_product_attention",
+    "torch-flex": "torch.nn.attention.flex_attention:flex_attention",
+    "mlx": "mlx.core.fast:scaled_dot_product_attention",
+}
+LAYERS = ("equinox", "haiku", "torch-mha", "torch-mha-weights", "onnx-reference", "onnxruntime")  # that had one
 SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
     "check --signature": EXEC,
@@ -14,9 +29,13 @@ SUCCESSORS = {  # a command, or a command with an option
     **{f"{name} --safetensors": "each array is a file .npy" for name in ("inputs", "vectors")},
     "check --all-installed": f"{CLONE} matrix judges all libraries",
     "check --all-models": f"{CLONE} models judges all models",
+    "check --adapter": "write a function of the protocol that calls yours (docs/conformance.md)",
+    "check --list-adapters": "name a function by its path, module:function",
     "check --output": "check --json and --markdown write a report",
     "bench": f"{CLONE} bench times attention",
     "search": "docs/examples/nearest_lines.py does it by attendax embed --output and NumPy",
+    **{f"check {name}": f"name the function by its path, {path}" for name, path in PATHS.items()},
+    **{f"check {name}": f"{CLONE} matrix judges it" for name in LAYERS},
     "export-onnx": "check --onnx judges a model; no command writes tests of ONNX backends",
 }
 
@@ -31,5 +50,6 @@ def successor(argv: Sequence[str]) -> str:
         ''
     """
     command = argv[0] if argv else ""
-    names = [command, *(f"{command} {word.partition('=')[0]}" for word in argv[1:])]
+    options = [word.partition("=")[0] for word in argv[2:] if word.startswith("-")]
+    names = [command, *(f"{command} {word}" for word in (*argv[1:2], *options))]
     return next((f"{name} left: {SUCCESSORS[name]}" for name in names if name in SUCCESSORS), "")

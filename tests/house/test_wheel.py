@@ -22,5 +22,15 @@ def test_nothing_of_the_package_imports_the_benchmarks():
         assert "benchmarks" not in re.findall(r"""["'](\w+)["']""", text), path
 
 
+def test_it_has_no_adapter_of_a_library():
+    from libraries import ADAPTERS
+
+    imports = re.compile(r"^\s*(?:import|from) ([\w.]+)", re.MULTILINE)
+    adapted = {adapter.function.partition(":")[0] for adapter in ADAPTERS.values()} - {"attendax", "attendax.spec"}
+    for path in (ROOT / "src/attendax/conformance").rglob("*.py"):
+        assert not adapted & {*imports.findall(path.read_text("utf-8"))}, path
+    assert not [*(ROOT / "src/attendax/conformance").rglob("*.toml")]
+
+
 def test_what_is_left_out_is_there():
     assert [path for path in WHEEL["exclude"] if not (ROOT / path).exists()] == []

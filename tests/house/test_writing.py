@@ -91,7 +91,9 @@ class TestFullDisk:
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         (out / "a").write_text(OLD)
         argv = [
-            "attendax-spec",
+            "attendax.spec:attention",
+            "--ignore",
+            "score_mod",
             "--only",
             "scale given",
             "--level",
@@ -219,7 +221,18 @@ class TestPlaces:
 
     def test_a_report_to_standard_output(self, out):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
-        argv = ["check", "attendax-spec", "--only", "scale given", "--level", "forward", "--json", "/dev/stdout"]
+        argv = [
+            "check",
+            "attendax.spec:attention",
+            "--ignore",
+            "score_mod",
+            "--only",
+            "scale given",
+            "--level",
+            "forward",
+            "--json",
+            "/dev/stdout",
+        ]
         done = subprocess.run([sys.executable, "-m", "attendax", *argv], cwd=out, stdout=subprocess.PIPE, check=True)
         assert json.JSONDecoder().raw_decode(done.stdout.decode())[0]["ok"]
         assert os.listdir(out) == []

@@ -52,10 +52,6 @@ def renamed(query, key, value, *, allowed=None):
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
-def adapter(fn, query, key, value, *, scale=None):
-    return fn(query, key, value, scale=scale)
-
-
 not_a_function = 3
 '''
 FAST = ("--arrays", "numpy", "--level", "forward")
@@ -111,9 +107,7 @@ class TestStatus:
     def test_interrupt_is_130(self, run):
         assert run("mine:interrupted", *FAST, "--only", "plain", "--in-process")[0] == 130
 
-    def test_adapters_conventions_and_names(self, run):
-        assert run("attendax-spec", "--only", "causal", "--level", "forward", "--quiet", "--causal", "start")[0] == 0
-        assert run("mine:right", "--adapter", "mine:adapter", *FAST, "--only", "scale given", "--quiet")[0] == 0
+    def test_conventions_and_names(self, run):
         renamed = (
             "mine:renamed",
             "--arrays",
@@ -136,11 +130,10 @@ class TestRefusals:
             ([], "name a function as module:function"),
             (["nosuch:fn"], "nosuch:fn: No module named 'nosuch'"),
             (["mine:nope"], "mine has no nope"),
-            (["other"], "neither module:function nor an adapter that ships: attendax,"),
+            (["other"], "'other' is not module:function, such as torch.nn.functional:"),
             (["mine:not_a_function"], "fn got int"),
             (["broken:fn"], "broken:fn: ZeroDivisionError: division by zero"),
             (["leaving:fn"], "leaving:fn: SystemExit: 3"),
-            (["mine:right", "--adapter", "nosuch"], "adapter got 'nosuch'"),
             (["mine:right", "--only", "zzz"], "only got 'zzz', which picks no case"),
             (["mine:right", "--level", "half"], "level got 'half'"),
             (["mine:right", "--dtype", "int8"], "dtype got 'int8', expected one of"),
@@ -150,8 +143,7 @@ class TestRefusals:
             (["mine:right", "--rename", "msk=x", "--arrays", "numpy"], "names got 'msk'"),
             (["mine:right", "--lse-base", "1"], "--lse-base got 1"),
             (["mine:right", "--backward", "mine:nope"], "mine has no nope"),
-            (["attendax-spec", "--layout", "BTNH"], "layout got 'BTNH', but attendax-spec has an adapter"),
-            (["attendax-spec", "--rename", "mask=m"], "names got {'mask': 'm'}"),
+            (["--onnx", "no.onnx", "mine:right"], "name one of FUNCTION and --onnx"),
             (["mine:right", "--json", "no/such/folder.json"], "there is no such folder"),
             (["mine:right", "--json", "-", "--markdown", "-"], "only one report fits standard output"),
             (["mine:right", "--reproduce", "caus"], "is part of"),
@@ -160,8 +152,8 @@ class TestRefusals:
             (["./mine.py:right"], "./mine.py:right: a module is named without .py: mine:right"),
             (["./mine:right"], "./mine:right: a module is named without .py: mine:right"),
             (["../nosuch/mine.py:right"], "there is no file ../nosuch/mine.py; a module is named in its folder"),
-            (["mine.py"], "neither module:function nor an adapter that ships; name a function of it: mine:"),
-            (["mine"], "neither module:function nor an adapter that ships; name a function of it: mine:"),
+            (["mine.py"], "'mine.py' is not module:function; name a function of it: mine:"),
+            (["mine"], "'mine' is not module:function; name a function of it: mine:"),
             (["lacking:fn"], "lacking:fn: No module named 'no_such_package'\n"),
             (["mine:right", "--sizes", "N=3,G=2"], "sizes got N=3, expected a multiple of G=2"),
             (["/no/such/mine.py:right"], "a module is named in its folder: cd /no/such, then mine:right"),
@@ -181,12 +173,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("argv", "near"),
         [
-            (["jax.n"], "jax.nn"),
-            (["jaxnn"], "jax.nn"),
-            (["jax.nn.dot_product_attention"], "jax.nn:dot_product_attention"),
             (["jax.nn:dot_product_atention"], "dot_product_attention"),
-            (["jax.n:dot_product_attention"], "jax.nn:dot_product_attention"),
-            (["mine:right", "--adapter", "jaxnn"], "jax.nn"),
             (["mine:right", "--only", "casual"], "causal"),
             (["mine:right", "--only", "L66"], "L6"),
             (["mine:right", "--level", "forwrd"], "forward"),
@@ -231,7 +218,7 @@ class TestFiles:
 
     def test_seed_and_dtype_are_passed_on(self, run):
         _, out, _ = run(
-            "attendax-spec",
+            "mine:right",
             "--only",
             "scale given",
             "--level",
@@ -255,13 +242,12 @@ class TestFiles:
 
 
 class TestLists:
-    @pytest.mark.parametrize("which", ["--list-cases", "--list-adapters"])
-    def test_follow_the_width(self, run, monkeypatch, which):
+    def test_follow_the_width(self, run, monkeypatch):
         """Nothing is cut; without a terminal, each has a line."""
         monkeypatch.setenv("COLUMNS", "40")
-        plain = run(which)[1]
+        plain = run("--list-cases")[1]
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        _, out, _ = run(which)
+        _, out, _ = run("--list-cases")
         assert max(map(len, out.splitlines())) <= 40
         assert "".join(out.split()) == "".join(plain.split())
         assert len(out.splitlines()) > len(plain.splitlines())
@@ -271,13 +257,6 @@ class TestLists:
         assert status == 0
         assert all(line.startswith("L15 ") for line in out.splitlines())
         assert "inputs are not written to" in out
-
-    def test_adapters(self, run):
-        status, out, _ = run("--list-adapters")
-        assert status == 0
-        assert any(
-            line.split()[:3] == ["attendax-spec", "numpy", "attendax.spec:attention"] for line in out.splitlines()
-        )
 
 
 SQUARE = """

@@ -9,14 +9,8 @@ import pytest
 
 import right_attention
 from attendax.conformance import check
-from attendax.conformance.adapters.known import SCRIPTS
 from attendax.conformance.report import Report
-from places import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import matrix
-from command_line import main
+from libraries import SCRIPTS, main, matrix
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
@@ -68,7 +62,7 @@ class TestAllInstalled:
 
     def test_every_library_is_asked_as_the_command_says(self, run, adapters, monkeypatch):
         asked = []
-        monkeypatch.setattr(matrix.installed, "reported", lambda argv, tell: asked.append(argv) or "not run")
+        monkeypatch.setattr(matrix.installed, "reported", lambda argv, *_: asked.append(argv) or "not run")
         assert run("matrix", "--quiet", "--seed", "3", "--budget", "7", "--repeat", "2")[0] == 2
         assert {"--seed=3", "--budget=7.0", "--repeat=2", "--profile=law"} <= set(asked[0])
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax.conformance import ADAPTERS, CASES, Adapter, Implementation, Verdict, checking
+from attendax.conformance import CASES, Implementation, Verdict, checking
 from attendax.conformance.adapters.implementation import OPTIONS
 from attendax.conformance.cases import Inputs
 from attendax.conformance.frameworks import framework
 from attendax.conformance.judge import dense
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
+from libraries import ADAPTERS, implementation
 from planted import by_law
 
 LAWS = {f"L{k}" for k in range(1, 18)}
@@ -72,7 +73,7 @@ def test_what_is_right_is_right_in_every_dtype_whatever_the_numbers(dtype, seed)
 
 @pytest.mark.slow
 def test_the_specification_is_right():
-    report = by_law("attendax-spec")
+    report = by_law(implementation("attendax-spec"))
     assert report.ok
     assert report.counts().keys() == {"ok", "not offered"}
 
@@ -81,7 +82,7 @@ def test_the_specification_is_right():
 def test_the_function_of_this_package_is_right():
     """What no other test asks of it; all cases are in benchmarks/results."""
     only = ["refused", "dropout", "merge", "second order: lse", "bias of finfo.min", "inputs are not", "apart"]
-    report = by_law("attendax", only=only)
+    report = by_law(implementation("attendax"), only=only)
     assert [(outcome.case.name, outcome.finding.message) for outcome in report.failures] == []
     assert report.counts().keys() == {"ok"}
 
@@ -94,7 +95,7 @@ def test_tolerances_are_those_of_the_dense_formula():
             errors = dense_errors(case, 0, "float32", draws=1)
             most = 2e-5 if "logits to 100" in case.name else 2e-6  # a weight is uncertain by eps times its score
             assert all(error < most for error in errors.values()), case.name
-    found = by_law("attendax-spec", only=["plain"], level="forward").cases[0].finding
+    found = by_law(implementation("attendax-spec"), only=["plain"], level="forward").cases[0].finding
     two_units = 2 * np.finfo(np.float32).eps  # where the dense formula happens to be nearer
     assert 0 < found.error <= found.allowed == max(2 * found.dense_error, two_units) < 1e-6
 
@@ -395,34 +396,6 @@ def test_the_cotangents_that_a_case_gives_are_those_of_its_loss(how):
 # Adapters
 
 
-@pytest.mark.slow
-def test_an_adapter_of_ones_own_is_a_function():
-    def adapter(fn, query, key, value, *, mask=None):
-        return fn(key=key, query=query, values=value, visible=mask)
-
-    def library(*, query, key, values, visible):
-        return formula(query, key, values, visible)
-
-    assert by_law(library, adapter=adapter, only=MASKED).ok
-    report = by_law(
-        library, adapter=Adapter(adapter, "", lacks={"grouped heads": "one for each"}), only=["mask with gr"]
-    )
-    assert [outcome.finding.message for outcome in report.cases] == ["one for each"] * 2
-
-
-@pytest.mark.slow
-def test_a_layout_and_an_adapter_of_ones_own():
-    """The adapter is given the layout that is said, the other meaning of True, too."""
-
-    def adapter(fn, query, key, value, *, mask=None):
-        return fn(query, key, value, attn_mask=mask)
-
-    assert by_law(tnd, adapter=adapter, layout="TND", mask_true="drop", only=MASKED).ok
-    assert not by_law(tnd, adapter=adapter, layout="TND", only=MASKED, level="forward").ok
-    with pytest.raises(ValueError, match=r"layout got 'BTND', but jax\.nn has an adapter"):
-        by_law("jax.nn", layout="BTND")
-
-
 def test_adapters_offer_only_keywords_of_the_protocol():
     assert len(ADAPTERS) >= 13
     for name, adapter in ADAPTERS.items():
@@ -444,7 +417,7 @@ def test_all_that_forbids_counts_at_once(name, more, rng):
     ids = np.array([[0, 0, 1, 1, 1]] * 2), np.array([[0, 0, 0, 1, 1, 1, 1]] * 2)
     mask = rng.random((5, 7)) < 0.8
     options = {"mask": mask, "query_segment_ids": ids[0], "key_segment_ids": ids[1]} | more
-    found = ADAPTERS[name].implementation(name).attend(query, key, value, **options)
+    found = implementation(name).attend(query, key, value, **options)
     with np.errstate(divide="ignore"):  # the lse of a query without any key
         wanted = right_attention.attend(query, key, value, **options)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

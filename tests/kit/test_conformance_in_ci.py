@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax.conformance import ADAPTERS, CASES, Verdict, check
-from attendax.conformance.adapters import shipped
+from attendax.conformance import CASES, Verdict, check
 from attendax.conformance.adapters.implementation import explains, matches
-from attendax.conformance.adapters.known import KNOWN, SCRIPTS
 from attendax.conformance.cases import choose, ladder
 from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
 from attendax.conformance.judge.verdicts import Finding
 from attendax.conformance.report.outcomes import SCHEMA_VERSION
 from attendax.conformance.report.summary import summary
+from libraries import ADAPTERS, DOCUMENTED, KNOWN, SCRIPTS, implementation
 
 NAMES = {case.name: case for case in CASES}
 
@@ -121,13 +120,13 @@ def picked():
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_every_entry_picks_cases_and_has_its_source(name, picked):
-    made = shipped(name)
-    for entry in (*made.documented, *made.known):
+    documented, known = DOCUMENTED.get(name, ()), KNOWN.get(name, ())
+    for entry in (*documented, *known):
         assert all(any(matches((pattern,), case) for case in picked) for pattern in entry.cases), entry
-    for entry in made.documented:
+    for entry in documented:
         assert entry.source
         assert ":" in entry.source
-    for entry in made.known:
+    for entry in known:
         assert entry.where
         if entry.kind != "robustness gap":
             assert entry.report, entry.name
@@ -142,7 +141,7 @@ def test_every_script_belongs_to_a_cause():
 
 
 def test_by_design_is_neither_a_fault_nor_a_pass():
-    made = shipped("torch-sdpa")
+    made = implementation("torch-sdpa")
     case = NAMES["leak: NaN in a masked value"]
     entry = next(
         entry for entry in made.documented if explains(entry, case.name, Finding(Verdict.LEAK, "120 of 120; NaN").said)
@@ -177,7 +176,7 @@ def test_what_is_to_be_refused_is_a_mistake_at_other_sizes_too(sizes):
     from attendax.conformance.cases import at_sizes
 
     refusals = [case for case in at_sizes(CASES, sizes) if case.judge == "refused"]
-    made = ADAPTERS["attendax"].implementation("attendax")
+    made = implementation("attendax")
     verdicts = {case.name: judge(made, case, How(sizes=sizes)).verdict for case in refusals}
     assert len(verdicts) > 10
     assert set(verdicts.values()) == {Verdict.OK}, {k: v for k, v in verdicts.items() if v is not Verdict.OK}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attendax.conformance import CASES, Verdict, assert_conforms
+from libraries import implementation
 from places import SOURCE
 from planted import by_law
 
@@ -81,26 +82,28 @@ class TestAssertConforms:
             assert_conforms(right, BY_NAME["plain"], arrays="numpy", dtype="int8")
 
 
-class TestSettingsWithAnAdapter:
+class TestSettingsWithAnImplementation:
+    SPEC = implementation("attendax-spec")
+
     @pytest.mark.parametrize(
         "given",
         [{"layout": "BTNH"}, {"names": {"mask": "m"}}, {"mask_true": "drop"}, {"lse_base": 2.0}, {"backward": right}],
     )
-    def test_what_the_adapter_sees_to_is_refused(self, given):
-        with pytest.raises(ValueError, match=rf"check: {next(iter(given))} got .* attendax-spec has an adapter"):
-            by_law("attendax-spec", only=["plain"], level="forward", **given)
+    def test_what_it_sees_to_is_refused(self, given):
+        with pytest.raises(ValueError, match=rf"check: {next(iter(given))} got .* attendax-spec is an Implementation"):
+            by_law(self.SPEC, only=["plain"], level="forward", **given)
 
     def test_other_arrays_are_refused(self):
-        with pytest.raises(ValueError, match="arrays got 'torch', but the adapter of attendax-spec is for numpy"):
-            by_law("attendax-spec", only=["plain"], arrays="torch")
+        with pytest.raises(ValueError, match="arrays got 'torch', but attendax-spec is an Implementation, for numpy"):
+            by_law(self.SPEC, only=["plain"], arrays="torch")
 
     def test_conventions_override(self):
-        assert not by_law("attendax-spec", only=["causal, fewer queries"], level="forward", causal="end").ok
+        assert not by_law(self.SPEC, only=["causal, fewer queries"], level="forward", causal="end").ok
         with pytest.raises(ValueError, match="causal got 'middle'"):
-            by_law("attendax-spec", only=["plain"], causal="middle")
+            by_law(self.SPEC, only=["plain"], causal="middle")
 
-    def test_a_declared_lack_adds_to_those_of_the_adapter(self):
-        report = by_law("attendax-spec", only=["softcap"], level="forward", lacks={"softcap": "not today"})
+    def test_a_declared_lack_adds_to_its_own(self):
+        report = by_law(self.SPEC, only=["softcap"], level="forward", lacks={"softcap": "not today"})
         assert {o.finding.message for o in report.cases if o.verdict is Verdict.NOT_OFFERED} == {"not today"}
 
 

@@ -13,6 +13,8 @@ from attendax.conformance import CASES, Case, Finding, Outcome, Report, Verdict,
 from attendax.conformance.cases import CLAIMS
 from attendax.conformance.cases.kinds import KINDS, kinds_of
 from attendax.conformance.worker.calling import Failed
+from libraries import SPEC
+from places import ROOT
 
 BY_NAME = {case.name: case for case in CASES}
 FEW = {"arrays": "numpy", "only": ["mask (T", "mask (B, N", "lse, masked"], "level": "gradient", "in_process": True}
@@ -39,15 +41,16 @@ class TestWhatIsSaid:
         assert str(report).endswith(said)
         assert report.ok
 
-    def test_every_way_to_show_it(self, capsys):
+    def test_every_way_to_show_it(self, capsys, monkeypatch):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         report = check(right, **FEW)
         said = str(report.coverage)
         assert "gradients" in said
         assert said in report.to_markdown().replace("\\", "")
         assert report.to_dict()["coverage"]["said"] == said
-        status = main(["check", "attendax-spec", "--only", "scale given", "--quiet"])
-        assert (status, capsys.readouterr().out.splitlines()[-1]) == (0, "Right in 1 result and 1 gradient.")
+        monkeypatch.chdir(ROOT)
+        assert main(["check", SPEC, "--only", "scale given", "--quiet"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "Right in 1 result and 1 gradient."
 
     def test_what_is_wrong_is_not_right(self):
         report = check(lambda q, k, v: right_attention.attend(q, k, 2 * v), arrays="numpy", only=["width 1"])
@@ -82,9 +85,10 @@ class TestRequire:
         with pytest.raises(ValueError, match=r"check: require got 'msks', expected some of results(.|\n)*mean masks"):
             check(right, **FEW, require=["msks"])
 
-    def test_the_command(self, capsys):
+    def test_the_command(self, capsys, monkeypatch):
+        monkeypatch.chdir(ROOT)
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
-        given = ["check", "attendax-spec", "--only", "scale given", "--quiet", "--require"]
+        given = ["check", SPEC, "--only", "scale given", "--quiet", "--require"]
         assert main([*given, "gradients", "results"]) == 0
         assert main([*given, "gradients", "dropout"]) == 1
         assert "Required and not judged: dropout." in capsys.readouterr().out
@@ -251,9 +255,10 @@ class TestHardlyJudged:
         assert isinstance(report.cases[0].case, Case)
 
 
-def test_the_first_screen_and_help_say_what_other_profiles_add(capsys):
+def test_the_first_screen_and_help_say_what_other_profiles_add(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     pytest.importorskip("rich", reason="the extra 'check' is not installed")
-    main(["check", "attendax-spec", "--only", "scale given", "--quiet"])
+    main(["check", SPEC, "--only", "scale given", "--quiet"])
     assert "profile numbers (robust adds " in " ".join(capsys.readouterr().out.split())
     with pytest.raises(SystemExit):
         main(["check", "--help"])

@@ -22,6 +22,7 @@ from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge.judges import compared
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
+from libraries import implementation
 
 WHOLE = 50  # draws
 
@@ -379,7 +380,7 @@ class TestHonest:
     @pytest.mark.parametrize("name", ["torch-sdpa", "jax.nn", "attendax", "attendax-spec"])
     @pytest.mark.parametrize("seed", range(3))
     def test_libraries_are_not_accused(self, name, dtype, seed):
-        report = check(name, only=["ladder"], seed=seed, budget=15, thorough=True, dtype=dtype)
+        report = check(implementation(name), only=["ladder"], seed=seed, budget=15, thorough=True, dtype=dtype)
         assert report.failures == ()
         assert report.counts()["ok"] > 10
 

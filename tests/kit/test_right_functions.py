@@ -10,6 +10,7 @@ import pytest
 from attendax import conformance
 from attendax.conformance.diagnoses.by_numbers import ROUNDED
 from attendax.conformance.report.outcomes import Harm
+from libraries import implementation
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
 
@@ -185,9 +186,8 @@ def test_what_rounds_more_than_the_law_allows_is_one_cause_and_no_wrong_number()
 
 
 def test_the_gradient_through_what_dropout_kept_may_round_as_the_dense_formula_does():
-    torch = pytest.importorskip("torch")
-    given = {"adapter": "torch-sdpa", "only": ["gradient: in blocks: dropout, 1100"]}
-    report = check(torch.nn.functional.scaled_dot_product_attention, **given | {"seed": 1})
+    pytest.importorskip("torch")
+    report = check(implementation("torch-sdpa"), only=["gradient: in blocks: dropout, 1100"], seed=1)
     assert report.counts() == {"ok": 1}
 
 

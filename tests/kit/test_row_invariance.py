@@ -12,6 +12,7 @@ from attendax.conformance import CASES, CLAIMS, Verdict, assert_conforms, check
 from attendax.conformance.cases.invariance import BROKEN
 from attendax.conformance.report.outcomes import Harm
 from attendax.kernels.backends import default
+from libraries import implementation
 
 CLAIM = "row-invariance"
 SMALL = {"B": 3, "N": 2, "G": 2, "T": 20, "S": 20, "D": 8, "V": 8}
@@ -62,10 +63,10 @@ def judged(fn, **given):
 def test_the_native_kernel_keeps_the_claim():
     """At the kit's own sizes, forward and gradient; in tiles the kit does find that it is not kept."""
     given = {"claims": [CLAIM], "only": ["row invariance"], "seed": 3}
-    report = check("attendax", **given)
+    report = check(implementation("attendax"), **given)
     assert [outcome.told() for outcome in report.failures] == []
     assert report.counts() == {"ok": 63, "not offered": 6}  # these need a function whose causal is aligned to the end
-    assert check("attendax-blockwise", **given).failures
+    assert check(implementation("attendax-blockwise"), **given).failures
 
 
 def test_row_by_row_is_row_invariant():

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import dying
-from attendax.conformance import ADAPTERS, CASES, Verdict, check, protocol
+from attendax.conformance import CASES, Verdict, check, protocol
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import asked, subject_of
 from attendax.conformance.worker.child import Child
 from attendax.conformance.worker.errors import Failed, NoNumbers, answered
+from libraries import implementation
 from places import PYTHONPATH
 
 ASKED = {"only": ["scale given", "width 1"], "level": "forward", "seed": 0}
@@ -147,7 +148,7 @@ class TestPlace:
     def test_what_can_be_imported_is_called_there(self):
         assert check(dying.right, **ASKED).process == ""
         assert check(dying.right, in_process=True, **ASKED).process == "as asked for"
-        assert check(ADAPTERS["attendax-spec"].implementation("x"), **ASKED).process == "its functions were given"
+        assert check(implementation("attendax-spec"), **ASKED).process == "its functions were given"
 
     def test_the_module_is_not_imported_here(self, tmp_path, monkeypatch):
         (tmp_path / "never_here.py").write_text("from dying import right\n")

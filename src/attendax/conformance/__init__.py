@@ -17,8 +17,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .adapters import ADAPTERS as ADAPTERS
-    from .adapters.implementation import Adapter as Adapter
     from .adapters.implementation import Implementation as Implementation
     from .cases import CASES as CASES
     from .cases import CLAIMS as CLAIMS
@@ -38,8 +36,7 @@ if TYPE_CHECKING:
     from .report.outcomes import Outcome as Outcome
 
 _MODULES = {
-    "ADAPTERS": "adapters", "Adapter": "adapters.implementation", "CASES": "cases", "CLAIMS": "cases", "Case": "cases",
-    "Contract": "contract", "describe": "contract",
+    "CASES": "cases", "CLAIMS": "cases", "Case": "cases", "Contract": "contract", "describe": "contract",
     "Finding": "judge.verdicts", "Implementation": "adapters.implementation", "Outcome": "report.outcomes",
     "Report": "report", "Verdict": "judge.verdicts", "assert_conforms": "checking", "assert_gradients": "gradients",
     "assert_model": "models", "assert_refuses": "checking", "check": "checking", "check_model": "models",

@@ -26,7 +26,7 @@ CALLED = (*LAYOUT, *DECLARED)  # settings that say how a function is called, and
 
 
 def check(
-    fn: Any, *, name: str | None = None, adapter: Any = None, arrays: str | None = None,
+    fn: Any, *, name: str | None = None, arrays: str | None = None,
     backward: Callable[..., Any] | None = None, only: Iterable[str] | None = (), level: str = "everything",
     profile: str = "numbers", dtype: str = "float32", seed: int | None = None, sizes: Mapping[str, int] | None = None,
     precision: str = "highest", budget: float | None = None, thorough: bool = False, known_failures: str | None = None,
@@ -42,9 +42,7 @@ def check(
 
     Args:
         fn: the function, as the docstring of ``attendax.conformance`` has it; or its path "module:function"; or that of
-            a program, "exec:./prog {case}"; or an ``Implementation``.
-        adapter: the name of one that ships, an ``Adapter``, or a function ``call(fn, query, key, value, **options)``; a
-            path has its own where one ships.
+            a program, "exec:./prog {case}"; or an ``Implementation``, or its path.
         backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
             value, bias and sinks in this order, of those given; NumPy has no others, JAX and torch take them in
             place of their own.
@@ -66,8 +64,8 @@ def check(
         name, arrays, dtype, seed, sizes, precision, thorough, known_failures, require: as ``attendax check --help`` has
             them; ``sizes`` is a mapping, ``name`` the report's.
         timeout, total_timeout, repeat: as that help has them.
-        **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,
-            ``names`` (``--rename``, a mapping), ``mask_true``, ``lse_base``, as that help has them.
+        **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; and of a function ``layout``, ``names``
+            (``--rename``, a mapping), ``mask_true``, ``lse_base``, as that help has them.
 
     Returns:
         ``Report``.
@@ -86,9 +84,9 @@ def check(
         budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
     settled = Settled.by(expect or {}, tuple(ignore), contract or "")
-    called = {"adapter": adapter, "arrays": arrays, **{k: settings.get(k) for k in CALLED}}
+    called = {"arrays": arrays, **{k: settings.get(k) for k in CALLED}}
     described = is_described(fn) and all(x is None for x in called.values())
-    settings |= {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, "in_process": in_process}
+    settings |= {"name": name, "arrays": arrays, "backward": backward, "in_process": in_process}
     make, keep = functools.partial(implement, fn, **settings), isinstance(fn, Implementation)
     if not described and (contract or expect or ignore):
         raise ValueError("check: contract, expect and ignore are of a function that is described first")
@@ -138,7 +136,7 @@ def assert_conforms(
         profile: how much rounding is allowed, and whether every trait is asked, as of ``check``.
         claims: as of ``check``.
         in_process: as of ``check``.
-        **settings: ``name``, ``adapter``, ``arrays``, ``backward`` and the other settings of ``check``.
+        **settings: ``name``, ``arrays``, ``backward`` and the other settings of ``check``.
 
     Returns:
         The finding: ok, or differs by a convention that is declared.

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from attendax import attention, explain, masks, scores, spec
-from attendax.conformance import ADAPTERS, check
+from attendax.conformance import check
 from attendax.kernels import cudnn
 from attendax.kernels.backends import default
 from attendax.kernels.call import checked_call
 from attendax.sharding import in_shard_map as across
+from libraries import ADAPTERS
 
 B, N, G, T, S, D = 2, 4, 2, 12, 12, 8
 HOPPER, AMPERE = (9, 0), (8, 0)

@@ -16,7 +16,6 @@ import numpy as np
 
 from attendax.exits import Refusal
 
-from ..adapters import ADAPTERS
 from ..adapters.implementation import OPTIONS
 from ..cases.case import Leaves
 from ..frameworks import NAMES, framework, text
@@ -29,10 +28,7 @@ from .completing import completed
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))
 IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torch": "import torch as xp"}
-FOUND = {  # Python that finds a function which no module has
-    "adapter": "from attendax.conformance.adapters import ADAPTERS\n\nfn = ADAPTERS[{0!r}].implementation('').attend",
-    "foreign": "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend",
-}
+FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend"
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAVES = ("out", "lse")
 CONTAINERS = "", "found.values()", "vars(found).values()"  # of a result: none that is known, a mapping, a dataclass
@@ -57,9 +53,7 @@ class Here(Subject):
 
     def __init__(self, fn: Any) -> None:
         """Tell the parameters: all of them, those that must be given, and the defaults of the others."""
-        made = None
-        if isinstance(fn, str) and (fn in ADAPTERS or foreign.is_path(fn)):
-            made = ADAPTERS[fn].implementation(fn) if fn in ADAPTERS else foreign.implementation(fn)
+        if made := foreign.implementation(fn) if foreign.is_path(fn) else None:
             self.fn, self.kinds = made.attend, [made.arrays]
         else:
             self.fn = text.resolve(fn) if isinstance(fn, str) else fn
@@ -212,8 +206,8 @@ def reached(form: Any) -> str:
 
 def import_line(path: str) -> str:
     """Python that makes ``fn`` the function of that path."""
-    if path in ADAPTERS or foreign.is_path(path):
-        return FOUND["adapter" if path in ADAPTERS else "foreign"].format(path)
+    if foreign.is_path(path):
+        return FOREIGN.format(path)
     return text.import_line(None, path) if ":" in path else f"# fn is {path}"
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from attendax import writing
 from attendax.exits import Refusal
-from attendax.legible import did_you_mean
 
-from ..adapters import ADAPTERS
 from ..adapters.implementation import Implementation
 from ..cases.how import How
 from ..contract.understanding import Settled, is_described, understood
@@ -21,6 +19,7 @@ from ..worker import foreign
 from ..worker.place import implement
 from .options import CALLED, REPORTS, SETTLING
 
+EXAMPLE = ", such as torch.nn.functional:scaled_dot_product_attention"
 OURS = ("check: ", "check_model: ")  # errors that say what the user has to change begin so
 AXES = (*TABLE, "always")
 
@@ -89,10 +88,7 @@ def _said(path: str, error: BaseException) -> str:
     missing = getattr(error, "name", None) or str(error).partition("'")[2].partition("'")[0]
     if missing != module and not module.startswith(f"{missing}."):  # it is there, and lacks another one
         return one_line(error)
-    paths = [adapter.function for adapter in ADAPTERS.values() if adapter.function != path]
-    near = difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
-    hint = f"did you mean {near[0]}?" if near else f"{module.replace('.', '/')}.py is not in this folder"
-    return f"{one_line(error)}; {hint}"
+    return f"{one_line(error)}; {module.replace('.', '/')}.py is not in this folder"
 
 
 def _of_file(file: Path, name: str) -> str:
@@ -117,11 +113,8 @@ def _functions(target: str) -> str:
 
 def implementation(args: argparse.Namespace, how: How, **more: Any) -> Implementation:
     """Make the function that the arguments name, or refuse them; it has to be there by the end of the run."""
-    if ":" not in args.target and args.target not in ADAPTERS:
-        paths = [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())]
-        hint = _functions(args.target) or did_you_mean(args.target, paths)
-        said = f"{args.target!r} is neither module:function nor an adapter that ships"
-        raise Refusal(said + (hint or f": {', '.join(ADAPTERS)}"))
+    if ":" not in args.target:
+        raise Refusal(f"{args.target!r} is not module:function{_functions(args.target) or EXAMPLE}")
     given = settings(args) | more
     try:
         return implement(args.target, how=how, in_process=args.in_process, **given)

@@ -12,7 +12,7 @@ from ..against.report import HEADS
 from . import running
 
 SAID = """\
-A and B are module:function, the names of adapters that ship, "exec:./prog {case}" or onnx:FILE.
+A and B are module:function, "exec:./prog {case}" or onnx:FILE.
 A function is called as f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as
 f(params, x), where params has the names of attendax.conformance.against.layers.shapes().
 Exit status: 0 the two are equal, 1 they differ, 2 refused."""
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = SAID
-    parser.add_argument("a", metavar="A", help="module:function, or the name of an adapter")
-    parser.add_argument("b", metavar="B", help="module:function, or the name of an adapter")
+    parser.add_argument("a", metavar="A", help="module:function")
+    parser.add_argument("b", metavar="B", help="module:function")
     parser.add_argument("--layers", action="store_true", help="comparison of layers, functions of (params, x)")
     parser.add_argument("--heads", type=int, default=HEADS, metavar="N", help=f"heads of the layers [{HEADS}]")
 

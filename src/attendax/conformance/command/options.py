@@ -36,7 +36,6 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
     },
     "calling convention": {
         "backward": (str, "module:function", "gradients written by hand [the framework's]"),
-        "adapter": (str, "NAME", "adapter that ships, or module:function of your own"),
         "arrays": (ARRAYS, "", "kind of the arrays [found by trying]"),
         "layout": (str, "BTNH", "axes: BNTD, BTND, NTD, TND, TD (H for D), or packed [BNTD]"),
         "rename": (list, "mask=attn_mask", "keywords with other names"),
@@ -65,7 +64,6 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "quiet": (bool, "", "no progress on standard error"),
         "reproduce": (str, "CASE", "script of this case alone [one for each cause]"),
         "list_cases": (bool, "", "list of the cases that would run, and no run"),
-        "list_adapters": (bool, "", "list of the adapters that ship, and no run"),
     },
 }
 COMMON = (  # those that `attendax check --help` shows; --help-all shows all
@@ -112,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] = ()) -> 
     every = "--help-all" in argv
     parser.formatter_class, parser.epilog, parser.usage = Formatter, EPILOG, "attendax check FUNCTION [options]"
     parser.add_argument("--help-all", action="help", help="help with all options")
-    parser.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function, or the name of an adapter")
+    parser.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function")
     for title, options in GROUPS.items():
         hidden = {} if every else {name: argparse.SUPPRESS for name in options if name not in COMMON}
         add(parser, title, options, **hidden)

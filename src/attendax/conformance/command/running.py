@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import functools
-import importlib.util
 import io
 import os
 import sys
@@ -13,8 +12,7 @@ from attendax import extras
 from attendax.exits import Refusal
 from attendax.legible import wrapped
 
-from ..adapters import ADAPTERS
-from ..adapters.implementation import Implementation, version_of
+from ..adapters.implementation import Implementation
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
@@ -31,7 +29,7 @@ from . import arguments
 from .arguments import how_of, one_line
 from .output import live, show, show_script, write_files
 
-NOBODY = "name a function as module:function, or an adapter, before the options; or --exec, --onnx"
+NOBODY = "name a function as module:function before the options; or --exec, --onnx"
 
 
 def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
@@ -52,8 +50,6 @@ def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | 
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.list_adapters:
-        return _list_adapters()
     if args.list_cases:
         return _list_cases(args)
     args.target = arguments.target(args)
@@ -82,15 +78,6 @@ def _run(args: argparse.Namespace) -> int:
 def listed(line: str) -> None:
     """A line of a list: wrapped in a terminal; whole for other programs."""
     print(wrapped(line, indent=" " * 5) if sys.stdout.isatty() else line)
-
-
-def _list_adapters() -> int:
-    width = max(map(len, ADAPTERS))
-    for name, adapter in ADAPTERS.items():
-        found = importlib.util.find_spec(adapter.function.partition(":")[0].partition(".")[0])
-        version = version_of(adapter.package) if found else "not installed"
-        listed(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
-    return 0
 
 
 def _list_cases(args: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from attendax.exits import Refusal
 
-from ..adapters import ADAPTERS, adapter_for
 from ..adapters.implementation import OPTIONS, Implementation
 from ..against.describing import SECOND
 from ..against.remote import Function
@@ -18,7 +17,6 @@ from ..report.outcomes import Cause, Harm
 from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
-from ..worker.place import path_in_other_process
 from . import fitting, pinning
 from .contract import Contract, Meaning
 from .describing import Describer
@@ -131,11 +129,8 @@ def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator
 
 
 def is_described(fn: Any) -> bool:
-    """Tell whether a function is described: not if it has an adapter, or is none of Python."""
-    if isinstance(fn, Implementation) or (isinstance(fn, str) and (fn in ADAPTERS or foreign.is_path(fn))):
-        return False
-    path = path_in_other_process(fn, "the function")[0]
-    return path not in ADAPTERS and not adapter_for(path)
+    """Tell whether a function is described: not if it is an ``Implementation``, or is not a Python function."""
+    return not isinstance(fn, Implementation) and not foreign.is_path(fn)
 
 
 def understood(fn: Any, *, in_process: bool = False) -> Understood | None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from attendax.legible import did_you_mean
 
-SHARED = "shared"
+SHARED, OURS = "shared", "attendax.conformance"
 PLAIN = (bool, int, float, str, tuple, type(None))
 
 
@@ -100,8 +100,8 @@ def _definition(function: Any, name: str) -> str:
     return ""
 
 
-def _used(function: Any, known: tuple[Any, ...]) -> list[str]:
-    """Lines that define what a function uses from around it, and its decorators; this package is not imported."""
+def _used(function: Any, known: tuple[Any, ...], home: str = OURS) -> list[str]:
+    """Lines that define what a function uses from around it, and its decorators; nothing of ``home`` is imported."""
     inner = inspect.unwrap(function)
     around = inspect.getclosurevars(inner)
     given = {**around.globals, **around.nonlocals}
@@ -114,14 +114,16 @@ def _used(function: Any, known: tuple[Any, ...]) -> list[str]:
         elif isinstance(x, PLAIN):
             lines.append(f"{name} = {x!r}")
         elif callable(x) and not any(x is y for y in known):
-            of_the_kit = inspect.isfunction(x) and x.__module__.startswith("attendax.conformance.")
-            lines.append(defined(x, known) if of_the_kit else import_line(x, None, name, known))
+            is_shown = inspect.isfunction(x) and f"{x.__module__}.".startswith((f"{OURS}.", f"{home}."))
+            lines.append(defined(x, known) if is_shown else import_line(x, None, name, known))
     return lines
 
 
 def defined(function: Any, known: tuple[Any, ...] = ()) -> str:
-    """Python that defines a function of this package, and all that it uses, for scripts that run without."""
-    return "\n".join([*_used(function, (*known, function)), source_of(function)])
+    """Python that defines a function, and all that it uses of its package, for scripts that run without that."""
+    return "\n".join(
+        [*_used(function, (*known, function), function.__module__.rpartition(".")[0]), source_of(function)]
+    )
 
 
 def source_of(function: Any) -> str:

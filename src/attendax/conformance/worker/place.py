@@ -3,7 +3,6 @@
 import builtins
 import contextlib
 import dataclasses
-import functools
 import importlib.machinery
 import os
 import sys
@@ -13,19 +12,8 @@ from typing import Any
 
 from attendax.legible import did_you_mean
 
-from ..adapters import ADAPTERS, adapter_for, shipped
-from ..adapters.implementation import (
-    RANK_4,
-    Adapter,
-    Documented,
-    Implementation,
-    Known,
-    keywords,
-    lacking,
-    signature,
-    unknown,
-)
-from ..adapters.layout import laid_out, plain
+from ..adapters.implementation import RANK_4, Documented, Implementation, Known, keywords, lacking, signature, unknown
+from ..adapters.layout import plain
 from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
@@ -35,9 +23,9 @@ from . import foreign
 from .calling import Subject, Worker, call, subject_of
 from .errors import LONGEST, Died, Failed, NoNumbers, Unusable, first_line
 
-LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
+LAYOUT = ("layout", "names", "mask_true", "lse_base")
 DECLARED = ("causal", "empty_rows", "lacks", "means")  # of the user; another process has no need of them
-OVERRIDES = (*DECLARED, "device")  # the settings that go with an adapter
+OVERRIDES = (*DECLARED, "device")  # the settings that go with an ``Implementation``
 SETTINGS = (*LAYOUT, *OVERRIDES, "fit")
 OTHER_ARRAYS = "gives arrays of another kind"
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
@@ -56,7 +44,7 @@ def implement(
     asked = {k: lacking(x) if k == "lacks" else x for k, x in asked.items() if x is not None}
     if isinstance(fn, Implementation):
         return here(fn, how=how, **asked)
-    given = {"adapter": asked.get("adapter"), "backward": asked.get("backward"), "fn": fn}
+    given = {"backward": asked.get("backward"), "fn": fn}
     named = {k: path_in_other_process(x, NAMED.get(k, k)) for k, x in given.items() if x is not None}
     why = next((reason for path, reason in named.values() if not path), "")
     if why or in_process:
@@ -83,14 +71,7 @@ def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
     """The path by which another process finds it, or why none does."""
     if isinstance(x, str):
         return x, ""
-    if isinstance(x, Adapter):
-        home = getattr(x.call, "__module__", "")
-        names = vars(sys.modules[home]) if home in sys.modules and home != "__main__" else {}
-        known = ADAPTERS | {f"{home}:{name}": found for name, found in names.items()}
-        path = next((name for name, found in known.items() if found is x), "")
-    else:
-        path = path_of(x)
-    if path and (path in ADAPTERS or _is_found(path.partition(":")[0])):
+    if (path := path_of(x)) and _is_found(path.partition(":")[0]):
         return path, ""
     home, name = getattr(x, "__module__", ""), getattr(x, "__qualname__", "")
     if home == "__main__":
@@ -147,16 +128,11 @@ def error_of(told: Mapping[str, Any], candidate: str) -> BaseException:
 
 
 def _described(told: dict[str, Any], worker: Worker, asked: Mapping[str, Any]) -> Implementation:
-    """The function as its process tells of it; declarations count where the user, or an adapter, makes them."""
+    """The function as its process tells of it."""
     fn = str(asked["fn"])
-    adapter = asked.get("adapter", "") or (fn if fn in ADAPTERS else adapter_for(fn) or "")
     sure: dict[str, Any] = {"process": "", "foreign": foreign.is_path(fn), "recorded": fn.startswith("folder:")}
     try:
-        if ":" in adapter:
-            sure |= {k: tuple(kind(*x) for x in told[k]) for k, kind in (("documented", Documented), ("known", Known))}
-        else:
-            own = shipped(adapter) if adapter in ADAPTERS else Adapter(str, fn)
-            sure |= {k: getattr(own, k) for k in ("causal", "empty_rows", "documented", "known")}
+        sure |= {k: tuple(kind(*x) for x in told[k]) for k, kind in (("documented", Documented), ("known", Known))}
         worker.__signature__ = signature(told.pop("accepted"), told.pop("others"))
         if told["backward"]:
             told["backward"] = worker.backward = worker
@@ -166,8 +142,8 @@ def _described(told: dict[str, Any], worker: Worker, asked: Mapping[str, Any]) -
 
 
 def here(
-    fn: Any, *, name: str | None = None, adapter: Any = None, arrays: str | None = None, backward: Any = None,
-    how: How | None = None, eager: bool = False, trying: Callable[[str], Any] = str, fit: str = "", **settings: Any,
+    fn: Any, *, name: str | None = None, arrays: str | None = None, backward: Any = None, how: How | None = None,
+    eager: bool = False, trying: Callable[[str], Any] = str, fit: str = "", **settings: Any,
 ) -> Implementation:  # fmt: skip
     """Make an ``Implementation`` in this process; ``trying`` is told of the arrays of each try.
 
@@ -180,9 +156,6 @@ def here(
         made = _overridden(foreign.implementation(fn, name), arrays, backward, settings)
         return made if made.recorded else _first_that_runs([made], how, trying)
     path = fn if isinstance(fn, str) else None
-    if path and adapter is None:
-        adapter = path if path in ADAPTERS else adapter_for(path)
-        path = None if path in ADAPTERS else path
     backward = resolve(backward) if isinstance(backward, str) else backward
     if fit and backward:
         said = "gradients by hand are called by the protocol, and the function is called in its own way"
@@ -190,31 +163,15 @@ def here(
     if fit:
         made = fitted(fit, str(name or path or name_of(fn)), str(arrays), None if path else fn)
         return _overridden(made, None, None, settings)
-    if isinstance(adapter, str) and ":" in adapter:
-        adapter = resolve(adapter)
-    if isinstance(adapter, str):
-        return _overridden(_by_shipped(adapter, fn, path, name), arrays, backward, settings)
     fn = resolve(path) if path else fn
+    if isinstance(fn, Implementation):
+        return _overridden(fn, arrays, backward, settings)
     if not callable(fn):
         raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
-    name = str(name or path or name_of(fn))
-
-    def tried(fn: Any, settings: dict[str, Any]) -> Implementation:
-        return _first_that_runs(
-            [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()], how, trying
-        )
-
-    if adapter is not None:
-        layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
-        if not isinstance(adapter, Adapter) and not callable(adapter):
-            kind = type(adapter).__name__
-            raise TypeError(f"check: adapter got {kind}, expected a name, an Adapter or a function")
-        if not isinstance(adapter, Adapter):
-            adapter = Adapter(adapter, "", arrays or tried(functools.partial(adapter, fn), layout).arrays)
-        return _overridden(laid_out(adapter.implementation(name, fn, path), **layout), arrays, backward, settings)
-    guessed: tuple[str, ...] = ()
+    name, guessed = str(name or path or name_of(fn)), tuple[str, ...]()
     if not arrays:
-        made = tried(fn, settings)
+        tries = [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()]
+        made = _first_that_runs(tries, how, trying)
         arrays, eager, guessed = made.arrays, made.eager, others(made.arrays)
     framework(arrays)
     made = plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
@@ -231,34 +188,22 @@ def fitted(text: str, name: str, arrays: str, fn: Any = None) -> Implementation:
 
 def refuse_unknown(settings: Iterable[str]) -> None:
     """Say which of the names is no setting."""
-    if unknown := sorted(set(settings) - {*SETTINGS, "name", "adapter", "arrays", "backward"}):
+    if unknown := sorted(set(settings) - {*SETTINGS, "name", "arrays", "backward"}):
         known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
         raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
 
 
 def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
-    """Put the conventions that the user declares in the place of an adapter's."""
-    why = "is no function of Python" if made.foreign else "has an adapter"
+    """Put the conventions that the user declares in the place of those that it has."""
+    why = "is not a Python function" if made.foreign else f"is an Implementation, for {made.arrays}"
     if arrays not in (None, made.arrays):
-        of_adapter = f"the adapter of {made.name} is for {made.arrays}"
-        but = f"{made.name} {why}: leave arrays out" if made.foreign else of_adapter
-        raise ValueError(f"check: arrays got {arrays!r}, but {but}")
+        raise ValueError(f"check: arrays got {arrays!r}, but {made.name} {why}: leave arrays out")
     given = {k: x for k, x in (settings | {"backward": backward}).items() if x is not None}
     if taken := [k for k in given if k not in OVERRIDES]:
         but = f"{made.name} {why}: what goes with it is {', '.join(OVERRIDES)}"
         raise ValueError(f"check: {taken[0]} got {given[taken[0]]!r}, but {but}")
     lacks = {**made.lacks, **given.pop("lacks", {})}
     return dataclasses.replace(made, lacks=lacks, **given)
-
-
-def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Implementation:
-    if adapter not in ADAPTERS:
-        known = ", ".join(ADAPTERS) + did_you_mean(adapter, ADAPTERS)
-        raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
-    made = shipped(adapter)
-    own = path is None or path == made.function
-    fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
-    return made.implementation(name or (adapter if fn is None else path or name_of(fn)), fn, path)
 
 
 def name_of(fn: Any) -> str:

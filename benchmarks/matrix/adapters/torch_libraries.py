@@ -1,6 +1,6 @@
 """Functions and layers of PyTorch."""
 
-from .implementation import LAYER, RANK_4, Adapter
+from .adapter import LAYER, RANK_4, Adapter
 
 
 def one_mask(mask, bias, is_causal, said):

@@ -1,6 +1,6 @@
 """Libraries that take arrays of NumPy: ONNX's Attention, by its reference and by onnxruntime; MLX on a CPU."""
 
-from .implementation import RANK_4, Adapter
+from .adapter import RANK_4, Adapter
 
 
 def onnx_attention(

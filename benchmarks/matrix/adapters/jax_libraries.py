@@ -2,7 +2,7 @@
 
 import functools
 
-from .implementation import GROUPED, HEADS, LAYER, RANK_4, Adapter
+from .adapter import GROUPED, HEADS, LAYER, RANK_4, Adapter
 
 
 def attention(

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from ..implementation import Documented, Known
+from attendax.conformance.adapters.implementation import Documented, Known
 
 DOCUMENTED: dict[str, tuple[Documented, ...]] = {}
 KNOWN: dict[str, tuple[Known, ...]] = {}
