@@ -17,8 +17,8 @@ from attendax.kernels.gpu import compiled, launches
 DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 DTYPES |= {name: np.dtype(name) for name in ("float16", "float32", "int32", "int8")}
 TINY = "tiny"
-WIDTHS = 16, 32
-EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+WIDTHS = 16, 32, 64
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-20}
 NAMES = "out", "lse", "dquery", "dkey", "dvalue"
 B, N, G, T, S = 2, 2, 1, 37, 45
 IDS = (
@@ -53,6 +53,7 @@ CALLS = {
     "as many key heads": {"sizes": {"G": 2}, "mask": masks.causal()},
     "V is larger": {"sizes": {"V": 32}, "mask": masks.causal(8)},
     "D is larger": {"sizes": {"D": 32, "V": 16}},
+    "widths between": {"sizes": {"D": 21, "V": 1}, "mask": masks.causal(8)},
     "one query": {"sizes": {"T": 1}},
     "one key": {"sizes": {"S": 1}},
     "more queries than keys": {"sizes": {"T": 50, "S": 17}, "mask": masks.causal()},
@@ -91,8 +92,9 @@ def stand_in(patch):
     patch.setattr(compiled, "why_not", lambda: "")
     patch.setattr(compiled, "target", lambda: TINY)
     patch.setattr(launches, "WIDTHS", WIDTHS)
-    tiles = {(kernel, width): launches.Tiles(16, 16, 4, 1) for kernel in KERNELS for width in WIDTHS}
-    patch.setitem(launches.TILES, TINY, tiles)
+    tiles = {kernel: (launches.Tiles(16, 16, 4, 1),) * len(WIDTHS) for kernel in KERNELS}
+    for size in (2, 4):
+        patch.setitem(launches.TILES, (TINY, size), tiles)
 
 
 KERNELS = "forward", "gradient_of_query", "gradients_of_keys"

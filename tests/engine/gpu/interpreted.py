@@ -40,12 +40,36 @@ def _wide(x):
 
 def _dot(self, a, b, d, input_precision, max_num_imprecise_acc):
     one, other = (_wide(x).astype(np.float32) for x in (a, b))
+    found = d.data
+    parts = _in_tf32(one, other) if a.dtype == b.dtype == tl.float32 else [(one, other)]
+    for pair in parts[-1:] if str(input_precision).endswith("TF32") else parts:
+        found = _added(found, *pair)
+    return interpreter.TensorHandle(found, d.dtype.scalar)
+
+
+def _added(found, one, other):
     if not _ordered[0]:
-        return interpreter.TensorHandle(np.matmul(one, other) + d.data, d.dtype.scalar)
-    found = d.data.copy()
+        return np.matmul(one, other) + found
+    found = found.copy()
     for k in range(one.shape[1]):
         found += one[:, k, None] * other[k]
-    return interpreter.TensorHandle(found, d.dtype.scalar)
+    return found
+
+
+def _in_tf32(*arrays):
+    """The three products of tf32x3, the small ones first: each array is a number of 11 bits and one of its rest."""
+    (one, of_one), (other, of_other) = ((x, _finite(tf32(y - x))) for y in arrays for x in [tf32(y)])
+    return [(of_one, _finite(other)), (_finite(one), of_other), (one, other)]
+
+
+def tf32(x):
+    """Numbers rounded to 11 bits."""
+    bits = (x.view(np.uint32) + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), bits.view(np.float32), x)
+
+
+def _finite(x):
+    return np.where(np.isfinite(x), x, 0)
 
 
 _convert = interpreter._convert_float

@@ -16,7 +16,7 @@ from attendax import attention, masks, scores
 from attendax.kernels import gpu
 from attendax.kernels.gpu import compiled, launches
 
-DTYPES = "bfloat16", "float16"
+DTYPES = launches.DTYPES
 HIDING = "causal", "lengths", "a window", "segments in pieces", "packed and causal", "no keys", "a negative scale"
 
 
@@ -93,14 +93,26 @@ def test_gradients_of_scores_beyond_float16():
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "float16")
 
 
-@pytest.mark.parametrize(("D", "V"), [(64, 64), (128, 128), (64, 128)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("target", launches.TARGETS)
-def test_in_the_tiles_of_a_gpu(target, D, V, monkeypatch):
+def test_in_the_tiles_of_a_gpu(target, dtype, monkeypatch):
     monkeypatch.setattr(compiled, "target", lambda: target)
-    monkeypatch.setattr(launches, "WIDTHS", (64, 128))
-    sizes = {"T": 150, "S": 290, "D": D, "V": V}
-    arrays, options = calls.arrays_of(**sizes), {"mask": masks.causal(100) & masks.padding(np.array([290, 190]))}
-    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
+    monkeypatch.setattr(launches, "WIDTHS", (64, 128, 256))
+    sizes = {"B": 1, "N": 1, "T": 150, "S": 290, "D": 96, "V": 80}
+    arrays, options = calls.arrays_of(dtype, **sizes), {"mask": masks.causal(100) & masks.padding(np.array([190]))}
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
+
+
+def test_l8_float32_is_as_right_as_the_plain_formula():
+    """By three products of TF32, which the interpreter multiplies as a GPU does."""
+    arrays = calls.arrays_of("float32", T=64, S=96, D=32, V=32)
+    wanted = calls.right(arrays)[:2]
+    query, key, value = map(jnp.asarray, arrays[:3])
+    s = jnp.einsum("bntd,bgsd->bnts", query, key) / np.sqrt(np.float32(32))
+    plain = jnp.einsum("bnts,bgsd->bntd", jax.nn.softmax(s), value), jax.nn.logsumexp(s, -1)
+    for one, other, right in zip(calls.found(arrays)[:2], plain, wanted, strict=True):
+        ours, theirs = (np.square(np.asarray(x) - right).mean() ** 0.5 for x in (one, other))
+        assert ours < 2 * theirs
 
 
 class TestBits:

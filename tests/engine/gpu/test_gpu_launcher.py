@@ -51,14 +51,14 @@ def attend(*arrays, **options):
 
 def test_each_launch_gets_its_arrays_and_numbers(gpu):
     """In the order of the kernels, on XLA's stream; the results are what the driver writes."""
-    query, key, value, *_ = calls.arrays_of(D=32, V=16)
+    query, key, value, *_ = calls.arrays_of(D=32, V=32)
     seen = {}
 
     def on_launch(launched):
         if launched.kernel == "forward":
             for name, at in zip(launched.launch.arrays, launched.addresses, strict=True):
                 seen[name] = at
-            out = np.ctypeslib.as_array((ctypes.c_uint16 * query[..., :16].size).from_address(seen["out"]))
+            out = np.ctypeslib.as_array((ctypes.c_uint16 * query.size).from_address(seen["out"]))
             out[:] = 0x3F80  # 1 in bfloat16
             given = {"query": query, "key": key, "value": value, "scale": np.float32([0.25])}
             seen.update({name: ctypes.string_at(seen[name], x.nbytes) == x.tobytes() for name, x in given.items()})
@@ -240,8 +240,8 @@ class TestExplain:
         arrays = calls.arrays_of(D=64, V=64)[:3]
         wanted = "eligible, by name only: it has not been timed on a GPU; it cannot run here: JAX finds no NVIDIA GPU"
         assert explain(*arrays).impossible["triton"].startswith(wanted)
-        narrow = calls.arrays_of()[:3]
-        assert explain(*narrow).impossible["triton"] == "not eligible: D = 16 and V = 16: it takes 64 and 128"
+        wide = calls.arrays_of(D=257)[:3]
+        assert explain(*wide).impossible["triton"] == "not eligible: D = 257 and V = 16: it takes up to 256 in bfloat16"
 
     def test_a_call_that_asked(self, gpu):
         found = explain(*calls.arrays_of()[:3], implementation="triton")
@@ -251,9 +251,9 @@ class TestExplain:
 
 
 NOT_ELIGIBLE = {
-    "float32": ({"dtype": "float32"}, {}, "float32: it takes bfloat16 and float16"),
     "a bias": ({}, {"bias": np.zeros((37, 45), np.float32)}, "a bias"),
-    "a width": ({"D": 96}, {}, "D = 96 and V = 64: it takes 64 and 128"),
+    "a width": ({"D": 260}, {}, "D = 260 and V = 64: it takes up to 256 in bfloat16"),
+    "a width of float32": ({"D": 129, "dtype": "float32"}, {}, "D = 129 and V = 64: it takes up to 128 in float32"),
     "dense": ({}, {"mask": np.ones((37, 45), bool)}, "of the kind 'dense'"),
     "or": ({}, {"mask": masks.causal() | masks.window(3, 3)}, "of the kind 'or'"),
     "segments twice": ({}, {"mask": masks.segments(*calls.IDS) & masks.segments(*calls.IDS)}, "two masks of segments"),
@@ -279,7 +279,7 @@ def test_a_call_that_the_kernels_do_not_take(name):
 def test_each_kernel_of_a_call_is_one_that_is_compiled():
     for target in launches.TARGETS:
         names = {launch.name for launch in launches.every_launch(target)}
-        sizes = launches.Sizes(3, 8, 2, 1000, 777, 128, 64, "float16", target, True, True)
+        sizes = launches.Sizes(3, 8, 2, 1000, 777, 128, "float16", target, True, True)
         for program in (sizes.forward(), sizes.gradient_of_query(), sizes.gradients_of_keys()):
             assert {launch.name for launch in program.launches} <= names
 

@@ -36,14 +36,17 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
     "a row of nothing has the maximum -inf": (
         "shift = tl.where(above == -INF, 0.0, above)", "shift = above", NUMBERS, ("queries before all keys", B16)),
     "lse has no gradient": (
-        "load_rows(out + head * T * V, rows, T, V).to(tl.float32), 1) - of_lse",
-        "load_rows(out + head * T * V, rows, T, V).to(tl.float32), 1)", NUMBERS, ("plain", B16)),
+        "load_rows(out + head * T * W, rows, T, W).to(tl.float32), 1) - of_lse",
+        "load_rows(out + head * T * W, rows, T, W).to(tl.float32), 1)", NUMBERS, ("plain", B16)),
     "a group begins at the first head": (
         "for head in range(of_keys * GROUP, of_keys * GROUP + GROUP)", "for head in range(of_keys, of_keys + GROUP)",
         NUMBERS, ("two groups of two heads", B16)),
     "the gradient of keys is not scaled": ("S, dk * scale, D)", "S, dk, D)", NUMBERS, ("plain", B16)),
     "gradients of scores are rounded to float16": (
         "if x.dtype == tl.float16:", "if x.dtype == tl.float64:", tests.test_gradients_of_scores_beyond_float16, ()),
+    "products of float32 are in TF32": (
+        'tl.trans(other), input_precision="tf32x3"', 'tl.trans(other), input_precision="tf32"',
+        NUMBERS, ("plain", "float32")),
     "the mask is that of the first text": ("seen += b * seen_b * T * 4", "seen += 0", NUMBERS, ("lengths", B16)),
     "the last tile of queries does not reach": (
         "tl.max(tl.where(some, tiles + 1, 0))", "tl.max(tl.where(some, tiles, 0))", NUMBERS, ("causal", B16)),

@@ -31,13 +31,14 @@ def of_call(operands: Operands, plan: Plan) -> str:
     """The reason why the kernels cannot take a call; nothing where they can. Only shapes and structure count."""
     query, _, value = operands[:3]
     D, V, dtypes = query.shape[-1], value.shape[-1], {str(x.dtype) for x in operands[:3]}
+    most = max(launches.widths(str(query.dtype)))
     reasons = (
         (operands.bias is not None, "a bias"),
         (operands.score_mod is not None, "a score modifier"),
         (operands.dropout_keys is not None, "dropout"),
-        (not dtypes <= {*launches.DTYPES}, f"{query.dtype}: it takes {' and '.join(launches.DTYPES)}"),
+        (not dtypes <= {*launches.DTYPES}, f"{query.dtype}: it takes {', '.join(launches.DTYPES)}"),
         (len(dtypes) > 1, "query, key and value of different dtypes"),
-        (not {D, V} <= {*launches.WIDTHS}, f"D = {D} and V = {V}: it takes {' and '.join(map(str, launches.WIDTHS))}"),
+        (max(D, V) > most, f"D = {D} and V = {V}: it takes up to {most} in {query.dtype}"),
         (any(x is not None for x in operands.positions), "tokens whose positions do not begin at 0"),
     )
     return next((reason for holds, reason in reasons if holds), seen.why_not(operands.mask))
@@ -80,7 +81,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
     arrays, sizes, _ = _arrays(operands, plan)
     found = _run(sizes.forward(), arrays)
     rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
-    out = found["out"].reshape(*rows, sizes.V).astype(dtype)
+    out = found["out"][..., : operands.value.shape[-1]].reshape(*rows, -1).astype(dtype)
     return Results(out, *(found[name].reshape(*rows, 1) for name in ("row_max", "row_sum", "lse")))
 
 
@@ -95,7 +96,7 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
 
     narrow = {"dout": grads[0], "out": results.out}
     wide = {"dlse": grads[1], "row_max": results.row_max, "row_sum": results.row_sum}
-    arrays |= {name: full(x).astype(sizes.dtype).reshape(*rows, -1) for name, x in narrow.items()}
+    arrays |= {name: _padded(full(x).astype(sizes.dtype).reshape(*rows, -1), sizes.W) for name, x in narrow.items()}
     arrays |= {name: full(x).reshape(rows) for name, x in wide.items()}
     arrays |= _run(sizes.gradient_of_query(), arrays)
     if any(wanted[1:3]):
@@ -104,7 +105,7 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     for name, shape, x in zip(("dquery", "dkey", "dvalue"), wanted, operands[:3], strict=True):
         if shape is None:
             continue
-        grad = arrays[name].astype(operands.compute_dtype()).reshape(*lead, *x.shape[-3:])
+        grad = arrays[name][..., : x.shape[-1]].astype(operands.compute_dtype()).reshape(*lead, *x.shape[-3:])
         grad = grad if name != "dquery" or factor is None else grad * factor
         found.append(grad.sum([k for k, n in enumerate(shape) if n == 1 and grad.shape[k] > 1], keepdims=True))
     return tuple(found)
@@ -113,7 +114,9 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
 def _arrays(operands: Operands, plan: Plan) -> tuple[dict[str, Array], launches.Sizes, Array | None]:
     """The arrays of a call as the kernels take them, their sizes, and the factor on the queries, if there is one."""
     lead, ((N, T, D), (G, S, V)) = plan.leading(operands), (x.shape[-3:] for x in (operands.query, operands.value))
-    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])).reshape(-1, *x.shape[-3:]) for x in operands[:3])
+    W = min(width for width in launches.widths(str(operands.query.dtype)) if width >= max(D, V))
+    texts = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])).reshape(-1, *x.shape[-3:]) for x in operands[:3])
+    query, key, value = (_padded(x, W) for x in texts)
     factor, scale = _factors(plan.scale, query.dtype)
     if factor is not None:
         query = (query.astype(jnp.float32) * factor).astype(query.dtype)
@@ -122,8 +125,13 @@ def _arrays(operands: Operands, plan: Plan) -> tuple[dict[str, Array], launches.
     names = "query", "key", "value", "scale", "seen", "query_ids", "key_ids"
     arrays = dict(zip(names, (query, key, value, jnp.reshape(scale, 1), keys, *ids), strict=True))
     differ = [len(x) > 1 for x in (keys, ids[0])]
-    sizes = launches.Sizes(len(query), N, G, T, S, D, V, str(query.dtype), compiled.target(), *differ)
+    sizes = launches.Sizes(len(query), N, G, T, S, W, str(query.dtype), compiled.target(), *differ)
     return arrays, sizes, factor
+
+
+def _padded(x: Array, width: int) -> Array:
+    """An array with zeros behind its last axis, up to a width; in products they count for nothing."""
+    return x if x.shape[-1] == width else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
 
 
 def _by_text(arrays: Sequence[Array], own: int, lead: tuple[int, ...]) -> list[Array]:

@@ -1,6 +1,6 @@
 """Attention in Triton: the forward, and the gradients of query, key and value; how they are launched: ``launches.py``.
 
-Arrays are dense: query (B, N, T, D), key (B, G, S, D), value (B, G, S, V). ``seen`` has four numbers for each query:
+Arrays are dense: query (B, N, T, W), key (B, G, S, W), value (B, G, S, W). ``seen`` has four numbers for each query:
 the keys [first, last) that it may see, and among them the keys [open, shut), all of which it does see. Of the others
 it sees those that have its id. The scale is above 0.
 
@@ -36,6 +36,18 @@ def is_finite(x):
 def finite_or_zero(x):
     """The numbers, with 0 in place of those that are not finite."""
     return tl.where(is_finite(x), x, 0.0).to(x.dtype)
+
+
+@triton.jit
+def product(one, other, acc):
+    """``acc + one other``; of float32 by three products of TF32 (L8)."""
+    return tl.dot(one, other, acc, input_precision="tf32x3")
+
+
+@triton.jit
+def products_with(one, other):
+    """The product of each row of one array with each of another."""
+    return tl.dot(one, tl.trans(other), input_precision="tf32x3")
 
 
 @triton.jit
@@ -84,11 +96,11 @@ def allowed_pairs(seen, query_ids, key_ids, rows, columns, T, S):
 
 
 @triton.jit
-def mark_keys(key, marked_keys, S, D: tl.constexpr, BLOCK_N: tl.constexpr):
+def mark_keys(key, marked_keys, S, W: tl.constexpr, BLOCK_N: tl.constexpr):
     """Mark the tiles of keys in which a number is not finite."""
     tiles = tl.cdiv(S, BLOCK_N)
     tile, head = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    k = load_rows(key + head * S * D, tile * BLOCK_N + tl.arange(0, BLOCK_N), S, D)
+    k = load_rows(key + head * S * W, tile * BLOCK_N + tl.arange(0, BLOCK_N), S, W)
     tl.store(marked_keys + tl.program_id(0), tl.max(tl.max((is_finite(k) == 0).to(tl.int8), 1), 0))
 
 
@@ -105,14 +117,14 @@ def any_marked(marked_keys, begin, end):
 @triton.jit
 def average_over(
     q, acc, row_sum, row_max, begin, end, key, value, scale, seen, query_ids, key_ids, rows, T, S,
-    D: tl.constexpr, V: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the sums of their weights and values: one tile after the other."""
     for at in range(begin, end, BLOCK_N):
         columns = at + tl.arange(0, BLOCK_N)
-        k = load_rows(key, columns, S, D)
-        values = load_rows(value, columns, S, V)
-        s = tl.dot(q, tl.trans(k)) * scale
+        k = load_rows(key, columns, S, W)
+        values = load_rows(value, columns, S, W)
+        s = products_with(q, k) * scale
         if CARE:
             bad_keys = (tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(values.to(tl.float32) * 0.0, 1)) != 0.0
             bad_queries = tl.sum(q.to(tl.float32) * 0.0, 1) != 0.0
@@ -125,7 +137,7 @@ def average_over(
         p = tl.exp2((s - shift[:, None]) * LOG2E)
         shrink = tl.exp2((row_max - shift) * LOG2E)
         row_sum = row_sum * shrink + tl.sum(p, 1)
-        acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None])
+        acc = product(p.to(values.dtype), values, acc * shrink[:, None])
         row_max = above
     return acc, row_sum, row_max
 
@@ -134,7 +146,7 @@ def average_over(
 def forward(
     query, key, value, scale, seen, query_ids, key_ids, marked_keys, out, row_max_of, row_sum_of, lse, marked,
     N, GROUP, T, S, seen_b, ids_b,
-    D: tl.constexpr, V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries: average of values, row maximum, row sum and log-sum-exp."""
     tiles = tl.cdiv(T, BLOCK_M)
@@ -149,23 +161,23 @@ def forward(
         marked_keys += of_keys * tl.cdiv(S, BLOCK_N)
         if tl.maximum(met, any_marked(marked_keys, begin // BLOCK_N, tl.cdiv(end, BLOCK_N))) == 0:
             return
-    q = load_rows(query + head * T * D, rows, T, D)
+    q = load_rows(query + head * T * W, rows, T, W)
     bad_query = tl.max(tl.max((is_finite(q) == 0).to(tl.int8), 1), 0)
-    acc = tl.zeros((BLOCK_M, V), tl.float32)
+    acc = tl.zeros((BLOCK_M, W), tl.float32)
     row_sum, row_max = tl.zeros((BLOCK_M,), tl.float32), tl.full((BLOCK_M,), -INF, tl.float32)
-    rest = (key + of_keys * S * D, value + of_keys * S * V, tl.load(scale), seen, query_ids + b * ids_b * T,
+    rest = (key + of_keys * S * W, value + of_keys * S * W, tl.load(scale), seen, query_ids + b * ids_b * T,
             key_ids + b * ids_b * S, rows, T, S)  # fmt: skip
     if CARE:
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, begin, end, *rest, D, V, BLOCK_N, True, True)
+        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, begin, end, *rest, W, BLOCK_N, True, True)
     else:
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, begin, opened, *rest, D, V, BLOCK_N, True, False)
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, opened, shut, *rest, D, V, BLOCK_N, False, False)
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, shut, end, *rest, D, V, BLOCK_N, True, False)
+        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, begin, opened, *rest, W, BLOCK_N, True, False)
+        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, opened, shut, *rest, W, BLOCK_N, False, False)
+        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, shut, end, *rest, W, BLOCK_N, True, False)
         met = (tl.sum(acc * 0.0, 1) + row_sum * 0.0 != 0.0).to(tl.int8)
         tl.store(marked + tl.program_id(0), tl.maximum(tl.max(met), bad_query))
     total = tl.where(row_sum == 0.0, 1.0, row_sum)
     average = tl.where((row_sum == row_sum)[:, None], acc / total[:, None], float("nan"))
-    store_rows(out + head * T * V, rows, T, average, V)
+    store_rows(out + head * T * W, rows, T, average, W)
     at, there = head * T + rows, rows < T
     tl.store(row_max_of + at, row_max, mask=there)
     tl.store(row_sum_of + at, row_sum, mask=there)
@@ -175,7 +187,7 @@ def forward(
 @triton.jit
 def prepare_rows(
     dout, dlse, out, row_max, row_sum, seen, delta_of, shift_of, share_of, reach, N, T, S, seen_b,
-    V: tl.constexpr, BLOCK_M: tl.constexpr,
+    W: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """delta, shift and 1 / row_sum of each row, as in ``not_finite.RowsOfBackward``; and the keys that a tile reaches.
 
@@ -185,11 +197,11 @@ def prepare_rows(
     tile, head = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     at, there = head * T + rows, rows < T
-    do = load_rows(dout + head * T * V, rows, T, V).to(tl.float32)
+    do = load_rows(dout + head * T * W, rows, T, W).to(tl.float32)
     of_lse = tl.load(dlse + at, mask=there, other=0.0)
     total = tl.load(row_sum + at, mask=there, other=0.0)
     highest = tl.load(row_max + at, mask=there, other=0.0)
-    delta = tl.sum(do * load_rows(out + head * T * V, rows, T, V).to(tl.float32), 1) - of_lse
+    delta = tl.sum(do * load_rows(out + head * T * W, rows, T, W).to(tl.float32), 1) - of_lse
     zero = (tl.sum(tl.abs(do), 1) == 0.0) & (of_lse == 0.0)
     read = (total != 0.0) & (zero == 0) & there
     fine = is_finite(delta) & is_finite(total) & is_finite(highest)
@@ -218,23 +230,23 @@ def add_product(acc, ds, x):
     """``acc + ds x``; gradients of scores may be beyond the range of float16, so there both are TF32."""
     if x.dtype == tl.float16:
         return tl.dot(ds, x.to(tl.float32), acc, input_precision="tf32")
-    return tl.dot(ds.to(x.dtype), x, acc)
+    return product(ds.to(x.dtype), x, acc)
 
 
 @triton.jit
 def gradient_over_keys(
     q, do, acc, begin, end, key, value, scale, shift, share, delta, seen, query_ids, key_ids, rows, T, S,
-    D: tl.constexpr, V: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the gradient of a tile of queries."""
     for at in range(begin, end, BLOCK_N):
         columns = at + tl.arange(0, BLOCK_N)
-        k = load_rows(key, columns, S, D)
-        values = load_rows(value, columns, S, V)
+        k = load_rows(key, columns, S, W)
+        values = load_rows(value, columns, S, W)
         if CARE:
             k, values = finite_or_zero(k), finite_or_zero(values)
-        p = weights_of(tl.dot(q, tl.trans(k)) * scale, shift[:, None], share[:, None])
-        ds = p * (tl.dot(do, tl.trans(values)) - delta[:, None])
+        p = weights_of(products_with(q, k) * scale, shift[:, None], share[:, None])
+        ds = p * (products_with(do, values) - delta[:, None])
         if MASKED:
             ds = tl.where(allowed_pairs(seen, query_ids, key_ids, rows, columns, T, S), ds, 0.0)
         acc = add_product(acc, ds, k)
@@ -245,7 +257,7 @@ def gradient_over_keys(
 def gradient_of_query(
     query, key, value, scale, seen, query_ids, key_ids, dout, delta_of, shift_of, share_of, dquery, marked,
     N, GROUP, T, S, seen_b, ids_b,
-    D: tl.constexpr, V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of queries."""
     tiles = tl.cdiv(T, BLOCK_M)
@@ -256,8 +268,8 @@ def gradient_of_query(
             return
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     at, there = head * T + rows, rows < T
-    q = load_rows(query + head * T * D, rows, T, D)
-    do = load_rows(dout + head * T * V, rows, T, V)
+    q = load_rows(query + head * T * W, rows, T, W)
+    do = load_rows(dout + head * T * W, rows, T, W)
     delta = tl.load(delta_of + at, mask=there, other=0.0)
     shift = tl.load(shift_of + at, mask=there, other=INF)
     share = tl.load(share_of + at, mask=there, other=0.0)
@@ -265,21 +277,21 @@ def gradient_of_query(
     first, last, opened, shut = load_seen(seen, rows, T)
     last = tl.where(shift == INF, first, last)  # of such a row nothing is wanted
     begin, opened, shut, end = tiles_of_keys(first, last, opened, shut, S, BLOCK_N)
-    acc = tl.zeros((BLOCK_M, D), tl.float32)
+    acc = tl.zeros((BLOCK_M, W), tl.float32)
     scale = tl.load(scale)
-    rest = (key + of_keys * S * D, value + of_keys * S * V, scale, shift, share, delta, seen,
+    rest = (key + of_keys * S * W, value + of_keys * S * W, scale, shift, share, delta, seen,
             query_ids + b * ids_b * T, key_ids + b * ids_b * S, rows, T, S)  # fmt: skip
     if CARE:
         live = share > 0.0
         q, do = tl.where(live[:, None], q, 0.0).to(q.dtype), tl.where(live[:, None], do, 0.0).to(do.dtype)
-        acc = gradient_over_keys(q, do, acc, begin, end, *rest, D, V, BLOCK_N, True, True)
+        acc = gradient_over_keys(q, do, acc, begin, end, *rest, W, BLOCK_N, True, True)
         acc = tl.where((share != share)[:, None], tl.where(first < last, float("nan"), 0.0)[:, None], acc)
     else:
-        acc = gradient_over_keys(q, do, acc, begin, opened, *rest, D, V, BLOCK_N, True, False)
-        acc = gradient_over_keys(q, do, acc, opened, shut, *rest, D, V, BLOCK_N, False, False)
-        acc = gradient_over_keys(q, do, acc, shut, end, *rest, D, V, BLOCK_N, True, False)
+        acc = gradient_over_keys(q, do, acc, begin, opened, *rest, W, BLOCK_N, True, False)
+        acc = gradient_over_keys(q, do, acc, opened, shut, *rest, W, BLOCK_N, False, False)
+        acc = gradient_over_keys(q, do, acc, shut, end, *rest, W, BLOCK_N, True, False)
         tl.store(marked + tl.program_id(0), tl.max((tl.sum(acc * 0.0, 1) != 0.0).to(tl.int8)))
-    store_rows(dquery + head * T * D, rows, T, acc * scale, D)
+    store_rows(dquery + head * T * W, rows, T, acc * scale, W)
 
 
 @triton.jit
@@ -310,26 +322,26 @@ def tiles_that_reach(reach, count, begin, end):
 def gradients_over_queries(
     k, values, dk, dv, begin, end, query, dout, scale, delta_of, shift_of, share_of, seen, query_ids, key_ids, columns,
     T, S,
-    D: tl.constexpr, V: tl.constexpr, BLOCK_M: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """Add tiles [begin, end) of queries to the gradients of a tile of keys and values: keys are rows."""
     for tile in range(begin, end):
         rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
         there = rows < T
-        q = load_rows(query, rows, T, D)
-        do = load_rows(dout, rows, T, V)
+        q = load_rows(query, rows, T, W)
+        do = load_rows(dout, rows, T, W)
         delta = tl.load(delta_of + rows, mask=there, other=0.0)
         shift = tl.load(shift_of + rows, mask=there, other=INF)
         share = tl.load(share_of + rows, mask=there, other=0.0)
         if CARE:
             live = share > 0.0
             q, do = tl.where(live[:, None], q, 0.0).to(q.dtype), tl.where(live[:, None], do, 0.0).to(do.dtype)
-        p = weights_of(tl.dot(k, tl.trans(q)) * scale, shift[None, :], share[None, :])
-        ds = p * (tl.dot(values, tl.trans(do)) - delta[None, :])
+        p = weights_of(products_with(k, q) * scale, shift[None, :], share[None, :])
+        ds = p * (products_with(values, do) - delta[None, :])
         if MASKED:
             allowed = tl.trans(allowed_pairs(seen, query_ids, key_ids, rows, columns, T, S))
             p, ds = tl.where(allowed, p, 0.0), tl.where(allowed, ds, 0.0)
-        dv = tl.dot(p.to(do.dtype), do, dv)
+        dv = product(p.to(do.dtype), do, dv)
         dk = add_product(dk, ds, q)
     return dk, dv
 
@@ -338,7 +350,7 @@ def gradients_over_queries(
 def gradients_of_keys(
     query, key, value, scale, seen, query_ids, key_ids, dout, delta_of, shift_of, share_of, reach, dkey, dvalue, marked,
     N, GROUP, T, S, seen_b, ids_b,
-    D: tl.constexpr, V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and values, over the queries of its heads in their order."""
     tiles, count = tl.cdiv(S, BLOCK_N), tl.cdiv(T, BLOCK_M)
@@ -348,25 +360,25 @@ def gradients_of_keys(
         if tl.load(marked + tl.program_id(0)) == 0:
             return
     columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = load_rows(key + of_keys * S * D, columns, S, D)
-    values = load_rows(value + of_keys * S * V, columns, S, V)
+    k = load_rows(key + of_keys * S * W, columns, S, W)
+    values = load_rows(value + of_keys * S * W, columns, S, W)
     if CARE:
         k, values = finite_or_zero(k), finite_or_zero(values)
     scale = tl.load(scale)
-    dk, dv = tl.zeros((BLOCK_N, D), tl.float32), tl.zeros((BLOCK_N, V), tl.float32)
+    dk, dv = tl.zeros((BLOCK_N, W), tl.float32), tl.zeros((BLOCK_N, W), tl.float32)
     for head in range(of_keys * GROUP, of_keys * GROUP + GROUP):
         end = tl.minimum(tile * BLOCK_N + BLOCK_N, S)
         first, opened, shut, last = tiles_that_reach(reach + head * count * 4, count, tile * BLOCK_N, end)
-        rest = (query + head * T * D, dout + head * T * V, scale, delta_of + head * T, shift_of + head * T,
+        rest = (query + head * T * W, dout + head * T * W, scale, delta_of + head * T, shift_of + head * T,
                 share_of + head * T, seen + b * seen_b * T * 4, query_ids + b * ids_b * T, key_ids + b * ids_b * S,
                 columns, T, S)  # fmt: skip
         if CARE:
-            dk, dv = gradients_over_queries(k, values, dk, dv, first, last, *rest, D, V, BLOCK_M, True, True)
+            dk, dv = gradients_over_queries(k, values, dk, dv, first, last, *rest, W, BLOCK_M, True, True)
         else:
-            dk, dv = gradients_over_queries(k, values, dk, dv, first, opened, *rest, D, V, BLOCK_M, True, False)
-            dk, dv = gradients_over_queries(k, values, dk, dv, opened, shut, *rest, D, V, BLOCK_M, False, False)
-            dk, dv = gradients_over_queries(k, values, dk, dv, shut, last, *rest, D, V, BLOCK_M, True, False)
+            dk, dv = gradients_over_queries(k, values, dk, dv, first, opened, *rest, W, BLOCK_M, True, False)
+            dk, dv = gradients_over_queries(k, values, dk, dv, opened, shut, *rest, W, BLOCK_M, False, False)
+            dk, dv = gradients_over_queries(k, values, dk, dv, shut, last, *rest, W, BLOCK_M, True, False)
     if not CARE:
         tl.store(marked + tl.program_id(0), tl.max((tl.sum(dk * 0.0, 1) + tl.sum(dv * 0.0, 1) != 0.0).to(tl.int8)))
-    store_rows(dkey + of_keys * S * D, columns, S, dk * scale, D)
-    store_rows(dvalue + of_keys * S * V, columns, S, dv, V)
+    store_rows(dkey + of_keys * S * W, columns, S, dk * scale, W)
+    store_rows(dvalue + of_keys * S * W, columns, S, dv, W)
