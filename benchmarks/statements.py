@@ -25,35 +25,28 @@ TRAINED = "encoder block 32 x 128 x 384, training step"
 
 
 def speed(results: Results) -> str:
-    """The front page: one number for speed, of calls in which there is nothing to skip, and one for compiling."""
+    """The front page: a row for each processor, of calls with nothing to skip, and one number for compiling."""
     full = results.full
-    forward, gradient = by_measure(full)
-    plain_calls = {case: ratio for case, ratio in forward.items() if sees_all(full, case)}
-    rows = [*forward.values(), *gradient.values()]
+    plain = {case for case in by_measure(full)[0] if sees_all(full, case)}
+    places = {
+        f"{machine(full).partition(',')[0]} with AVX-512": full,
+        "the same, AVX2 only": results.avx2,
+        "AMD EPYC of Zen 4": results.zen4,
+        "Intel Xeon": results.xeon,
+    }
+    rows = []
+    for place, run in places.items():
+        if run:
+            forward, gradient = by_measure(run)
+            ratios = [*forward.values(), *gradient.values()]
+            fast = mean(forward[case] for case in plain) if plain <= forward.keys() else "-"
+            rows.append([place, fast, f"{sum(map(behind, ratios))} of {len(ratios)}"])
+    header = ("CPU, 2 cores, float32", "times as fast as torch's SDPA", "calls in which torch is faster")
     compiled = mean(compile_ratios(results, "forward").values(), 1)
-    faster, slower, elsewhere = "", "", ""
-
-    def of_these(found: dict[str, float]) -> str:
-        return mean(ratio for case, ratio in found.items() if case in plain_calls)
-
-    if results.avx2:
-        narrow = by_measure(results.avx2)
-        faster = f"; {of_these(narrow[0])} without AVX-512"
-        there = [ratio for found in narrow for ratio in found.values()]
-        ahead = any(map(behind, [*rows, *there]))
-        slower = f" ({sum(map(behind, there)) or 'none'} without AVX-512)" if ahead else " of either"
-    for folder, where in (("zen4", "Zen 4"), ("xeon", "a Xeon")):
-        if run := getattr(results, folder):
-            found = by_measure(run)
-            there = [ratio for of_one in found for ratio in of_one.values()]
-            faster += f", {of_these(found[0])} on {where}" * (plain_calls.keys() <= found[0].keys())
-            elsewhere += f", {sum(map(behind, there)) or 'none'} of {len(there)} on {where}"
     return (
-        f"On CPUs `attention` is {mean(plain_calls.values())} times as fast as torch's SDPA with nothing to "
-        f"skip (geometric mean, {len(plain_calls)} shapes{faster}). torch is faster in "
-        f"{sum(map(behind, rows)) or 'none'} of the [{len(rows)} rows](docs/benchmarks.md){slower}{elsewhere}. It "
-        f"compiles {compiled} times as fast as jax.nn "
-        f"(float32, {machine(full)}; {when(full)})."
+        f"{tables.table(header, rows)}\nThe second column is the geometric mean of {len(plain)} shapes with nothing to "
+        f"skip. attendax compiles {compiled} times as fast as jax.nn. [All calls](docs/benchmarks.md) (first row: "
+        f"{machine(full)}; {when(full)})."
     )
 
 

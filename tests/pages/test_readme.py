@@ -15,7 +15,11 @@ from places import ROOT
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def test_it_is_at_most_90_lines():
+def test_its_first_screen_is_short():
+    """At most 350 words above the second heading of a section, and the whole is a page."""
+    first, second = list(re.finditer(r"^## ", README, re.MULTILINE))[:2]
+    assert first.start() < second.start()
+    assert len(README[: second.start()].split()) <= 350
     assert len(README.splitlines()) <= 90
 
 
@@ -30,7 +34,7 @@ def test_one_tagline():
 
 
 def test_what_it_promises_of_calls_that_fit_is_true():
-    """What does not fit is refused; three mistakes that fit by chance are not, and the page says so."""
+    """Arrays that do not fit are refused; three mistakes that fit by chance are not, and sharp-bits.md says so."""
     rng = np.random.default_rng(0)
     query, key = (rng.normal(size=(2, 4, tokens, 8)).astype(np.float32) for tokens in (2, 4))
     swapped = attention(*(key.swapaxes(1, 2),) * 3)
@@ -40,13 +44,14 @@ def test_what_it_promises_of_calls_that_fit_is_true():
     for wrong in ({"mask": np.ones((2, 4, 4), bool)}, {"mask": np.ones((3, 4), bool)}, {"mask": np.ones((2, 4))}):
         with pytest.raises((TypeError, ValueError), match=r"^attention: mask "):
             attention(query, key, key, **wrong)
+    page = (ROOT / "docs/sharp-bits.md").read_text("utf-8")
     for words in (
-        "Any other shape or dtype is refused.",
-        "heads and tokens swapped",
-        "(B, S) mask if B = T",
-        "without an offset",
+        "wrong shape or dtype raise",
+        "(B, T, N, D) with T = N",
+        "(B, S) with B = T",
+        "`masks.causal()` with a cache",
     ):
-        assert words in README
+        assert words in page
 
 
 @pytest.mark.slow  # a whole run; .ci/docs has it, too
