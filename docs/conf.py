@@ -28,6 +28,7 @@ extensions = [
     "matrix",
     "cases",
     "moved",
+    "law_tests",
     "public_names",
     "shapes",
     "timings",

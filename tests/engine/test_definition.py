@@ -9,6 +9,7 @@ from cases import MASKS, B, D, M, N, S, T, V, block_params, per_batch_mask
 from judges import TWINS, assert_close
 
 
+@pytest.mark.law("L2", "spec", "ops")
 @pytest.mark.sample(1)
 @TWINS
 @pytest.mark.parametrize("name", MASKS)
@@ -24,6 +25,7 @@ def test_scaled_dot_product_attention(twin, name, rng):
             assert_close(weights[b, n], share)
 
 
+@pytest.mark.law("L2", "spec", "ops")
 @pytest.mark.sample(1)
 @TWINS
 def test_additive_attention(twin, rng):

@@ -11,7 +11,7 @@ import attendax
 from attendax import masks, ops, scores, spec
 from attendax.conformance import directional_difference
 from blockwise import Tiny, Whole
-from cases import B, D, F, G, M, N, S, T, V, block_params, multi_head_params, per_batch_mask
+from cases import KEY, B, D, F, G, M, N, S, T, V, block_params, multi_head_params, per_batch_mask
 from compilation import quickly
 from judges import assert_same_bits, assert_tree_close
 
@@ -64,10 +64,169 @@ def changed(array, where, value):
     return array
 
 
+# Each law in short, on each implementation
+
+
+each_implementation = pytest.mark.parametrize("name", ["spec", "ops", "tiny tiles", "default"])
+
+
+def dense_softmax(table):
+    """Of finite scores."""
+    powers = np.exp(table - table.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def who_sees_whom(attend, T, S, **options):
+    """With equal scores and the unit matrix as values, a positive number is a pair that is allowed."""
+    out = attend(np.zeros((1, 1, T, 2)), np.zeros((1, 1, S, 2)), np.eye(S)[None, None], **options)
+    return np.asarray(out)[0, 0] > 0
+
+
+def each_query_head_reads_the_key_head_of_its_group(attend, rng):
+    query, key, value = rng.normal(size=(2, 6, 6, 3)), rng.normal(size=(2, 3, 8, 3)), rng.normal(size=(2, 3, 8, 5))
+    repeated = np.repeat(key, 2, axis=1), np.repeat(value, 2, axis=1)
+    np.testing.assert_allclose(attend(query, key, value), spec.attention(query, *repeated), rtol=1e-11)
+
+
+def scale_then_softcap_then_bias_then_softmax(attend, rng):
+    query, key, value, bias = (rng.normal(size=(2, 4, *size)) for size in ((6, 3), (8, 3), (8, 5), (6, 8)))
+    table = 3 * np.tanh(0.4 * query @ key.swapaxes(-1, -2) / 3) + bias
+    got = attend(query, key, value, scale=0.4, score_mod=scores.softcap(3.0), bias=bias)
+    np.testing.assert_allclose(got, dense_softmax(table) @ value, rtol=1e-11, atol=1e-14)
+
+
+def true_lets_a_query_look(attend, rng):
+    mask = rng.random((6, 8)) < 0.4
+    np.testing.assert_array_equal(who_sees_whom(attend, 6, 8, mask=mask), mask)
+
+
+def causal_sees_up_to_its_own_position_and_the_offset(attend, rng):
+    for offset in (0, 2, -2):
+        seen = who_sees_whom(attend, 6, 8, mask=masks.causal(offset))
+        np.testing.assert_array_equal(seen, [[j <= i + offset for j in range(8)] for i in range(6)])
+
+
+def two_halves_of_the_keys_merge_into_the_whole(attend, rng):
+    query, key, value = (rng.normal(size=(2, 4, *size)) for size in ((6, 3), (8, 3), (8, 5)))
+    halves = [attend(query, x, y, return_lse=True) for x, y in ((key[:, :, s], value[:, :, s]) for s in HALVES)]
+    assert_tree_close(attendax.merge(*halves), attend(query, key, value, return_lse=True), 1e-12, "merged")
+
+
+HALVES = slice(0, 4), slice(4, 8)
+
+
+def dropout_keeps_what_the_definition_keeps(attend, rng):
+    """Which is that of ``loops.threefry`` (dropout/test_dropout.py)."""
+    seen = who_sees_whom(attend, 6, 8, dropout_rate=0.4, dropout_rng=KEY)
+    np.testing.assert_array_equal(seen, spec.dropout.keep(KEY, (1, 1, 6, 8), 0.4)[0, 0])
+
+
+@pytest.mark.law("L1")
+@each_implementation
+def test_l1_each_query_head_reads_the_key_head_of_its_group(name, rng):
+    each_query_head_reads_the_key_head_of_its_group(IMPLEMENTATIONS[name], rng)
+
+
+@pytest.mark.law("L1")
+@pytest.mark.law("L14")
+@each_implementation
+def test_l1_a_batch_is_not_broadcast_and_the_error_is_the_same_everywhere(name):
+    query, key = np.ones((2, 4, 3, 8)), np.ones((1, 4, 3, 8))
+    with pytest.raises(ValueError, match=r"query has leading axes \(2,\) but key has \(1,\)") as caught:
+        IMPLEMENTATIONS[name](query, key, key)
+    with pytest.raises(ValueError, match="leading axes") as by_definition:
+        spec.attention(query, key, key)
+    assert str(caught.value).replace("jnp.", "np.") == str(by_definition.value)
+
+
+@pytest.mark.law("L2")
+@each_implementation
+def test_l2_scale_then_softcap_then_bias_then_softmax(name, rng):
+    scale_then_softcap_then_bias_then_softmax(IMPLEMENTATIONS[name], rng)
+
+
+@pytest.mark.law("L3")
+@each_implementation
+def test_l3_true_lets_a_query_look(name, rng):
+    true_lets_a_query_look(IMPLEMENTATIONS[name], rng)
+
+
+@pytest.mark.law("L3")
+@each_implementation
+def test_l3_what_is_not_boolean_or_lacks_the_head_axis_is_no_mask(name, rng):
+    query, key, value = qkv(rng)
+    with pytest.raises(TypeError, match="mask"):
+        IMPLEMENTATIONS[name](query, key, value, mask=np.ones((T, S), np.int32))
+    with pytest.raises(ValueError, match="mask"):
+        IMPLEMENTATIONS[name](query, key, value, mask=np.ones((B, T, S), bool))
+
+
+@pytest.mark.law("L4")
+@each_implementation
+def test_l4_causal_sees_up_to_its_own_position_and_the_offset(name, rng):
+    causal_sees_up_to_its_own_position_and_the_offset(IMPLEMENTATIONS[name], rng)
+
+
+@pytest.mark.law("L9")
+@each_implementation
+def test_l9_two_halves_of_the_keys_merge_into_the_whole(name, rng):
+    two_halves_of_the_keys_merge_into_the_whole(IMPLEMENTATIONS[name], rng)
+
+
+@pytest.mark.law("L10")
+@each_implementation
+def test_l10_dropout_keeps_what_the_definition_keeps(name, rng):
+    dropout_keeps_what_the_definition_keeps(IMPLEMENTATIONS[name], rng)
+
+
+@pytest.mark.law("L13")
+@each_implementation
+def test_l13_gradients_are_the_slopes_of_differences(name, rng):
+    arrays, moves, cotangent = qkv(rng), qkv(rng), rng.normal(size=(B, N, T, V))
+    grads = GRADIENTS[name](*arrays, cotangent, mask=masks.causal(1))
+
+    def loss(*arrays):
+        return (spec.attention(*arrays, mask=masks.causal(1)) * cotangent).sum()
+
+    for k in range(3):
+
+        def moved(x, k=k):
+            return loss(*arrays[:k], x, *arrays[k + 1 :])
+
+        slope = directional_difference(moved, [arrays[k]], [moves[k]])
+        np.testing.assert_allclose((np.asarray(grads[k]) * moves[k]).sum(), slope, rtol=1e-8)
+
+
+@pytest.mark.law("L15")
+@each_implementation
+def test_l15_the_same_call_gives_the_same_bits_and_writes_to_no_input(name, rng):
+    arrays = qkv(rng)
+    for x in arrays:
+        x.flags.writeable = False
+    copies = [x.copy() for x in arrays]
+    first, second = (IMPLEMENTATIONS[name](*arrays, return_lse=True) for _ in range(2))
+    assert_same_bits(second, first, name)
+    assert_same_bits(arrays, copies, "inputs")
+
+
+@pytest.mark.law("L17", "ops", "tiles", "native")
+@pytest.mark.parametrize("twin", [ops, Tiny, attendax], ids=["ops", "tiny tiles", "default"])
+def test_l17_the_numbers_are_those_of_the_definition_whatever_the_compiler_knows(twin, rng):
+    """Eagerly, under jit, with keys and values that are constants of the program, and inside a loss that is a sum."""
+    query, key, value = qkv(rng)
+    wanted = spec.attention(query, key, value)
+    for attend in (twin.attention, jax.jit(twin.attention)):
+        np.testing.assert_allclose(attend(query, key, value), wanted, rtol=1e-11)
+    out, grad = jax.jit(jax.value_and_grad(lambda q: twin.attention(q, key, value).sum()))(query)
+    np.testing.assert_allclose(out, wanted.sum(), rtol=1e-11)
+    assert_tree_close(grad, spec_gradients(query, key, value, np.ones_like(wanted))[0], 1e-11, "constant cotangent")
+
+
 # L5: the empty set
 
 
-@pytest.mark.sample(1)
+@pytest.mark.law("L5")
+@pytest.mark.sample(5)
 @every_implementation
 @pytest.mark.parametrize("forbid", ["mask", "bias"])
 def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
@@ -84,7 +243,8 @@ def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
     np.testing.assert_allclose(out[:, :, [0, 2, 4]], full[:, :, [0, 2, 4]], rtol=1e-12)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.law("L5")
+@pytest.mark.sample(5)
 @every_gradient
 @pytest.mark.parametrize("forbid", ["mask", "bias"])
 def test_l5_no_gradient_goes_through_an_empty_row(gradients, forbid, rng):
@@ -99,6 +259,7 @@ def test_l5_no_gradient_goes_through_an_empty_row(gradients, forbid, rng):
     assert_tree_close(silent, grads, 1e-14, "an empty row's cotangent")
 
 
+@pytest.mark.law("L11")
 @every_implementation
 @pytest.mark.parametrize(("t", "s", "b"), [(T, 0, B), (0, S, B), (0, 0, B), (T, S, 0)])
 def test_l11_empty_sizes(attention, t, s, b, rng):
@@ -120,6 +281,7 @@ POISONS = {
 }
 
 
+@pytest.mark.law("L6")
 @pytest.mark.sample(2)
 @every_implementation
 @pytest.mark.parametrize("name", POISONS)
@@ -133,6 +295,7 @@ def test_l6_masked_poison_changes_no_bit_forward(attention, name, poison, rng):
         assert_same_bits(attention(**poisoned, mask=mask, return_lse=True, **options), wanted, name)
 
 
+@pytest.mark.law("L6")
 @pytest.mark.sample(1)
 @every_gradient
 @pytest.mark.parametrize("name", POISONS)
@@ -147,6 +310,7 @@ def test_l6_masked_poison_changes_no_bit_backward(gradients, name, poison, rng):
         assert_same_bits(gradients(**poisoned, cotangent=cotangent, mask=mask, **options), wanted, name)
 
 
+@pytest.mark.law("L6")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("poison", NOT_FINITE[:2])
 @pytest.mark.parametrize("twin", [ops, Whole, Tiny, attendax])
@@ -168,7 +332,8 @@ def test_l6_masked_bias(twin, poison, rng):
     assert np.isfinite(np.asarray(run(poisoned)[3])).all()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.law("L6")
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_the_future_cannot_matter(which, twin, rng):
@@ -184,6 +349,7 @@ def test_l6_the_future_cannot_matter(which, twin, rng):
     assert_same_bits(np.asarray(bad_grads[0])[past], np.asarray(grads[0])[past], "grad_query")
 
 
+@pytest.mark.law("L6", "spec", "tiles", "native")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", ["spec", "blockwise", "tiny tiles", "default"])
@@ -199,6 +365,7 @@ def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
     assert_same_bits([np.asarray(g)[:, :, :4] for g in bad_grads], [np.asarray(g)[:, :, :4] for g in grads], which)
 
 
+@pytest.mark.law("L6", "spec", "tiles", "native")
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", [Whole, Tiny, attendax])
@@ -217,6 +384,7 @@ def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng)
     assert_same_bits(gradients(poisoned), gradients(arrays), which)
 
 
+@pytest.mark.law("L6", "spec", "tiles", "native")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
@@ -236,6 +404,7 @@ def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
     assert np.isnan(np.asarray(bad_grads[0])[:, :, 1]).all()
 
 
+@pytest.mark.law("L6", "spec", "ops")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("poison", NOT_FINITE)
 def test_l6_in_multi_head_attention_the_weights_stay_clean(poison, rng):
@@ -260,6 +429,7 @@ def test_l6_in_multi_head_attention_the_weights_stay_clean(poison, rng):
         assert_same_bits(run(*poisoned), run(K, X), run.__name__)
 
 
+@pytest.mark.law("L6", "spec", "ops")
 def test_l6_in_additive_attention(rng):
     arrays = [rng.normal(size=s) for s in ((B, T, D), (B, S, 4), (B, S, V), (D, 8), (4, 8), (8,))]
     poisoned = [arrays[0], *(changed(x, np.s_[:, 4:], np.nan) for x in arrays[1:3]), *arrays[3:]]
@@ -282,6 +452,7 @@ def additive_by_autodiff(mask):
     return run
 
 
+@pytest.mark.law("L6", "spec", "ops")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -299,6 +470,7 @@ def test_l6_what_additive_attention_sees(which, poison, read, rng):
         np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.law("L6")
 @pytest.mark.sample(4)
 @every_implementation
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -313,6 +485,7 @@ def test_l6_what_is_seen_does_matter(attention, which, poison, rng):
     np.testing.assert_array_equal(np.isnan(out), np.broadcast_to(spoiled[:, None], out.shape))
 
 
+@pytest.mark.law("L6")
 @pytest.mark.sample(4)
 @every_gradient
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -358,6 +531,7 @@ HUGE_MODIFIERS = {
 }
 
 
+@pytest.mark.law("L7")
 @pytest.mark.sample(4)
 @every_implementation
 @pytest.mark.parametrize("name", HUGE_MODIFIERS)
@@ -379,6 +553,7 @@ def test_l7_huge_scores(attention, size, dtype, width, name, rng):
     np.testing.assert_allclose(out, exact.astype(np.float64), atol=tolerance)
 
 
+@pytest.mark.law("L7")
 @pytest.mark.sample(1)
 @every_gradient
 @pytest.mark.parametrize("width", [1, 3])
@@ -392,6 +567,7 @@ def test_l7_huge_scores_have_finite_gradients_whatever_ends_the_score(gradients,
     assert all(np.isfinite(np.asarray(g)).all() for g in grads)
 
 
+@pytest.mark.law("L7")
 @pytest.mark.sample(2)
 @every_gradient
 def test_l7_huge_scores_have_finite_gradients(gradients, rng):
@@ -404,6 +580,7 @@ def test_l7_huge_scores_have_finite_gradients(gradients, rng):
     assert_tree_close(grads[2], exact[2], 1e-6, "grad_value: softmax has become the maximum")
 
 
+@pytest.mark.law("L7")
 @every_implementation
 def test_l7_half_precision_does_not_overflow(attention):
     query = np.full((1, 1, 2, 64), 300, np.float16)
@@ -413,6 +590,7 @@ def test_l7_half_precision_does_not_overflow(attention):
     np.testing.assert_array_equal(out, np.broadcast_to(value.mean(axis=-2, keepdims=True), out.shape))
 
 
+@pytest.mark.law("L7")
 @pytest.mark.sample(4)
 @every_implementation
 @pytest.mark.parametrize("lowest", ["scores", "bias"])
@@ -425,6 +603,7 @@ def test_l7_a_forbidden_key_never_wins(attention, lowest):
     np.testing.assert_allclose(out, np.tril(np.ones((3, 3))) / [[1], [2], [3]], rtol=1e-6)
 
 
+@pytest.mark.law("L7")
 @every_implementation
 def test_l7_rows_of_65536_sum_to_one(attention):
     """For several draws: one chain of additions keeps the law for some."""
@@ -437,6 +616,7 @@ def test_l7_rows_of_65536_sum_to_one(attention):
 # L8: precision
 
 
+@pytest.mark.law("L8")
 @pytest.mark.sample(3)
 @every_implementation
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
@@ -450,6 +630,7 @@ def test_l8_dtypes(attention, dtype, rng):
     assert np.abs(out.astype(np.float64) - exact).max() <= unit * np.abs(exact).max()
 
 
+@pytest.mark.law("L8")
 @every_implementation
 def test_l8_a_wider_bias_keeps_its_resolution(attention):
     """A bias of 1 + 2⁻¹² is 1 in bfloat16; against a competing bias of 1 the difference must be felt."""
@@ -460,6 +641,7 @@ def test_l8_a_wider_bias_keeps_its_resolution(attention):
     np.testing.assert_allclose(out, np.tanh(2.0**-13), rtol=1e-2)
 
 
+@pytest.mark.law("L8", "spec", "ops")
 @pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
 def test_l8_layer_norm_keeps_its_digits_at_a_large_mean(twin, rng):
     x = (1e4 + rng.normal(size=(11, 384))).astype(np.float32)
@@ -468,6 +650,7 @@ def test_l8_layer_norm_keeps_its_digits_at_a_large_mean(twin, rng):
     np.testing.assert_allclose(np.asarray(twin.layer_norm(x, one, zero)), exact, atol=2e-6)
 
 
+@pytest.mark.law("L8", "spec", "ops")
 def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(rng):
     params, x = block_params(rng), rng.normal(size=(B, T, M)).astype(np.float32)
     for twin in (spec, ops):
@@ -477,6 +660,7 @@ def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(
     assert spec.TransformerEncoderBlock(M, N, F, rng=0).forward(half).dtype == np.float16
 
 
+@pytest.mark.law("L8", "spec", "ops", "tiles")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("attention", [IMPLEMENTATIONS[name] for name in ("spec", "ops", "blockwise")])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32])
@@ -494,6 +678,7 @@ def test_l8_error_at_most_twice_that_of_the_plain_formula(attention, dtype, widt
 # L9: log-sum-exp
 
 
+@pytest.mark.law("L9")
 @pytest.mark.sample(2)
 @every_implementation
 def test_l9_lse_is_that_of_the_scores_as_softmaxed(attention, rng):
@@ -508,6 +693,7 @@ def test_l9_lse_is_that_of_the_scores_as_softmaxed(attention, rng):
 # L12: every direction (the dense path; a fast one has its own grid)
 
 
+@pytest.mark.law("L12", "ops")
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"mask": per_batch_mask(1, 1, T, S)}], ids=["plain", "mask"])
 def test_l12_jvp_and_second_order(options, rng):
@@ -541,6 +727,7 @@ def loss(query, key, value):
 SMALL = [np.random.default_rng(1).normal(size=s) for s in ((1, 2, 3), (1, 5, 3), (1, 5, 2))]
 
 
+@pytest.mark.law("L12", "ops")
 def test_l12_the_jacobians_agree():
     forwards, backwards = quickly(jax.jacfwd(loss, (0, 1, 2)))(*SMALL), quickly(jax.jacrev(loss, (0, 1, 2)))(*SMALL)
     by_hand = spec.attention(*SMALL, mask=masks.causal(1))
@@ -549,6 +736,7 @@ def test_l12_the_jacobians_agree():
     assert_tree_close(backwards, by_hand, 1e-12, "jacrev")
 
 
+@pytest.mark.law("L12", "ops")
 @pytest.mark.slow
 def test_l12_the_hessian_is_the_slope_of_the_gradient():
     hessian = quickly(jax.hessian(lambda q: loss(q, *SMALL[1:])))(SMALL[0])
@@ -562,6 +750,7 @@ def test_l12_the_hessian_is_the_slope_of_the_gradient():
     assert_tree_close(np.einsum("abcdef,def->abc", hessian, direction), numeric, 1e-8, "hessian")
 
 
+@pytest.mark.law("L12", "ops")
 def test_l12_checkpoint_and_scan():
     wanted = quickly(jax.grad(loss))(*SMALL)
     assert_tree_close(quickly(jax.grad(jax.checkpoint(loss)))(*SMALL), wanted, 1e-13, "checkpoint")
@@ -575,6 +764,7 @@ def test_l12_checkpoint_and_scan():
 # L15: a row does not depend on its neighbours
 
 
+@pytest.mark.law("L15")
 @pytest.mark.sample(2)
 @every_implementation
 def test_l15_a_batch_row_alone_gives_the_same(attention, rng):

@@ -71,6 +71,7 @@ def test_scaled_dot_product_attention_in_torch(torch, rng, mask_shape):
     assert_all_close(spec.scaled_dot_product_attention_backward(grad, Q, K, V_, mask), gradients)
 
 
+@pytest.mark.law("L5", "spec", "ops")
 def test_a_query_without_any_key_in_torch(torch, rng):
     """torch's function agrees with L5, value and gradient (its MultiheadAttention does not: NaN)."""
     Q, K, V_, grad = (rng.standard_normal((B, N, *size)) for size in ((T, D), (S, D), (S, V), (T, V)))
@@ -83,6 +84,7 @@ def test_a_query_without_any_key_in_torch(torch, rng):
     assert_all_close(spec.scaled_dot_product_attention_backward(grad, Q, K, V_, mask), gradients)
 
 
+@pytest.mark.law("L2", "spec", "ops")
 @pytest.mark.parametrize("bias_shape", [(T, S), (N, 1, S), (B, N, T, S)])
 def test_scaled_dot_product_attention_with_a_bias_in_torch(torch, rng, bias_shape):
     shapes = (B, N, T, D), (B, N, S, D), (B, N, S, V), bias_shape, (B, N, T, V)
@@ -94,6 +96,7 @@ def test_scaled_dot_product_attention_with_a_bias_in_torch(torch, rng, bias_shap
     assert_all_close(spec.scaled_dot_product_attention_backward(grad, Q, K, V_, bias=bias), gradients)
 
 
+@pytest.mark.law("L1", "spec", "ops")
 @pytest.mark.parametrize("causal", [False, True])
 def test_grouped_heads_in_torch(torch, rng, causal):
     query, key, value = (rng.standard_normal(size) for size in ((B, N, T, D), (B, G, S, D), (B, G, S, V)))
@@ -106,6 +109,7 @@ def test_grouped_heads_in_torch(torch, rng, causal):
     assert_all_close(spec.attention_backward(grad, query, key, value, **mine)[:3], gradients)
 
 
+@pytest.mark.law("L3", "spec", "ops")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
@@ -132,6 +136,7 @@ def test_attention_in_jax_nn(rng, masked, is_causal):
     assert_all_close(spec.attention_backward(grad, query, key, value, **mine)[:4], gradients, 10 * JAX_NN)
 
 
+@pytest.mark.law("L2", "spec", "ops")
 def test_softcap_slopes_and_log_sum_exp_in_torch(torch, rng):
     """No library function has these gradients: the formula of L2 and L9 in torch, differentiated by torch."""
     shapes = (N, T, D), (N, S, D), (N, S, V), (N,), (N, 1, S)

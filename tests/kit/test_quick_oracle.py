@@ -95,6 +95,7 @@ def test_a_bias_may_forbid():
         equal(by_formula("forward", inputs), BY_SPEC["forward"](inputs))
 
 
+@pytest.mark.law("L8", "kit")
 def test_l8_an_error_of_delta_changes_gradients_by_no_more_than_is_allowed_for_it():
     """|dout| |v| in the gradient of each score, of any sign; of keys and queries above 0 it is all reached."""
     (case,) = (case for case in CASES if case.name == "gradient: bias with grouped heads")
@@ -116,6 +117,7 @@ def test_l8_an_error_of_delta_changes_gradients_by_no_more_than_is_allowed_for_i
 
 
 @pytest.mark.parametrize("columns", ["equal", "different"])
+@pytest.mark.law("L8", "kit")
 def test_l8_a_row_that_sees_equal_values_is_allowed_eight_times_as_much(columns):
     """One key has another number in one column: only the rows that do not see it see equal values still."""
     (case,) = (case for case in CASES if case.name == "gradient: mask (T, S)")

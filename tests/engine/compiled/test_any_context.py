@@ -22,6 +22,8 @@ from attendax.params import EncoderBlockParams, MultiHeadParams
 from calls import DIRECTIONS, LOSSES, OPERANDS, OPTIONS, SIZES, Call, Reference, normal
 from judges import assert_same_bits
 
+pytestmark = pytest.mark.law("L17", "ops", "tiles", "native")
+
 TOLERANCE = {"float32": 1e-5, "float64": 1e-11, "bfloat16": 2.0**-6}  # of the largest entry
 FIRST = ["forward", "grad", "value_and_grad", "jvp"]
 SECOND = ["forward over reverse", "reverse over reverse"]
@@ -150,6 +152,7 @@ def test_what_the_weights_look_like():
 # NaN under a mask, on both sides of 4,096 numbers
 
 
+@pytest.mark.law("L6", "ops", "tiles", "native")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("poisoned", [(1,), (2,), (1, 2)], ids=["key", "value", "both"])
 @pytest.mark.parametrize("size", [(4, 63, 16), (12, 64, 16), (2, 300, 16)], ids=str)
@@ -180,6 +183,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.law("L6", "ops", "tiles", "native")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", UNREAD)
 def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
@@ -196,6 +200,7 @@ def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
     assert_same_bits([x[:, :50] for x in got], [x[:, :50] for x in wanted], name)
 
 
+@pytest.mark.law("L6", "ops", "tiles", "native")
 @pytest.mark.slow
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("size", [(1, 5, 8), (12, 64, 16), (2, 300, 16)], ids=str)
@@ -268,6 +273,7 @@ def forward_over_reverse(attend, arrays, along):
     return jax.jvp(lambda *a: gradients(attend, a)[0], arrays, along)[1]
 
 
+@pytest.mark.law("L8", "tiles", "native")
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", [None, "blockwise"], ids=["by default", "in tiles"])
 @pytest.mark.parametrize("alike", [False, True], ids=["saturated", "equal columns"])
@@ -308,6 +314,7 @@ HARD = {  # heads, queries, keys, width, mean of keys and values, scale
 }
 
 
+@pytest.mark.law("L8", "tiles", "native")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("direction", [reverse_over_reverse, reverse_over_forward, forward_over_reverse])

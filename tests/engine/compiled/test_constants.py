@@ -14,6 +14,8 @@ import pytest
 import attendax
 from attendax import masks
 
+pytestmark = pytest.mark.law("L16", "tiles")
+
 RNG = np.random.default_rng(3)
 QUERY, KEY, VALUE = (RNG.standard_normal((1, 2, size, 8)).astype(np.float32) for size in (40, 1100, 1100))
 IDS = np.sort(RNG.integers(0, 3, (1, 1100))).astype(np.int32)

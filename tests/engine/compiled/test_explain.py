@@ -13,6 +13,8 @@ from attendax.kernels import backends, native
 from attendax.kernels.blockwise import algorithm, partition
 from blockwise import in_tiny_tiles
 
+pytestmark = pytest.mark.law("L16", "tiles", "native")
+
 explain_tiles = functools.partial(explain, implementation="blockwise")
 where_native_is = pytest.mark.skipif(backends.default() != "native", reason=native.status())
 
@@ -210,6 +212,7 @@ def test_a_backend_that_was_added(monkeypatch):
     assert explanation.tiles == {"open": 6, "masked": 4, "skipped": 6}
 
 
+@pytest.mark.law("L14", "tiles", "native")
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

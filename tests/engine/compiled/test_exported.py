@@ -10,6 +10,8 @@ import pytest
 
 from attendax import attention, explain, masks, scores
 
+pytestmark = pytest.mark.law("L11", "tiles")
+
 N, G, D, V = 4, 2, 8, 6
 SIZES = ((2, 3, 5), (1, 40, 64), (3, 150, 333))
 

@@ -77,6 +77,7 @@ def test_one_head_and_nothing_at_all(rng):
     assert attendax.weights_at(query, key, keys=np.array([], int)).shape == (T, 0)
 
 
+@pytest.mark.law("L16", "tiles")
 @pytest.mark.slow
 def test_stats_build_nothing_of_size_t_x_s():
     def temporaries(f, S):
@@ -131,6 +132,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.law("L14", "ops")
 @pytest.mark.parametrize("name", REFUSED)
 def test_l14_weights_at_refuses(name):
     error, options, message = REFUSED[name]
@@ -139,6 +141,7 @@ def test_l14_weights_at_refuses(name):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.law("L14", "ops")
 def test_l14_stats_refuse():
     with pytest.raises(ValueError, match=r"^attention_stats: query has D=3 but key has D=2"):
         attendax.attention_stats(QUERY, KEY[..., :2])

@@ -89,6 +89,7 @@ def test_the_gradient_through_shard_map_with_its_defaults():
     assert done.stdout == "right\n", done.stderr
 
 
+@pytest.mark.law("L12", "native")
 @pytest.mark.slow
 @pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
 @pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
@@ -110,6 +111,7 @@ def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
+@pytest.mark.law("L12", "native")
 def test_vmap_over_an_axis_of_nothing(rng):
     arrays = [np.zeros((0, 2, 5, 4)), np.zeros((0, 2, 7, 4)), np.zeros((0, 2, 7, 3))]
 
@@ -121,6 +123,7 @@ def test_vmap_over_an_axis_of_nothing(rng):
     assert jax.jvp(loss, arrays, arrays)[1] == 0
 
 
+@pytest.mark.law("L16", "tiles")
 @pytest.mark.slow
 def test_l16_reverse_over_reverse_keeps_no_tile():
     """Its memory at S = 2,048 is at most twice that at 1,024, and less than two arrays of S x S."""
@@ -138,6 +141,7 @@ def test_l16_reverse_over_reverse_keeps_no_tile():
     assert large < 2 * 4 * 2048**2
 
 
+@pytest.mark.law("L7", "native")
 @pytest.mark.parametrize("size", [40, 600], ids=["one tile", "tiles"])
 @pytest.mark.parametrize("value", [1.2e-38, 1e-37, 3.4e38 / 600])
 def test_l7_values_at_both_ends_of_the_range(value, size, rng):
@@ -149,6 +153,7 @@ def test_l7_values_at_both_ends_of_the_range(value, size, rng):
     np.testing.assert_allclose(np.asarray(got, float), value, rtol=1e-5)
 
 
+@pytest.mark.law("L8", "tiles")
 @pytest.mark.slow
 def test_l8_a_common_part_of_the_keys_leaves_the_gradient_its_digits(rng):
     """Keys of mean 30, shared by a batch: at most twice the error of the dense formula, and some last places."""
@@ -167,6 +172,7 @@ def test_l8_a_common_part_of_the_keys_leaves_the_gradient_its_digits(rng):
     assert np.abs(blockwise - exact).max() <= 2 * np.abs(dense - exact).max() + 8 * np.finfo(np.float32).eps * largest
 
 
+@pytest.mark.law("L12", "native")
 def test_a_hessian_vector_product_of_a_short_text_has_as_many_kernels_as_that_of_jax_nn(rng):
     """Where one tile has all keys of a row, second derivatives need no results, and no scores twice."""
     arrays = tuple(float32(rng, 1, 2, 16, 8) for _ in range(3))

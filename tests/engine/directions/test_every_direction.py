@@ -17,6 +17,8 @@ from attendax.conformance import directional_difference
 from blockwise import Tiny, Whole
 from compilation import quickly
 
+pytestmark = pytest.mark.law("L12", "tiles")
+
 N, T, S, D, V = 2, 4, 5, 2, 3
 
 

@@ -12,6 +12,7 @@ from judges import assert_close, assert_same_bits, assert_tree_close
 from test_laws import every_implementation, qkv
 
 
+@pytest.mark.law("L10", "spec", "ops")
 def test_dropout_keeps_by_position(rng):
     """L10: a weight is kept by the word that threefry draws for its head, query and key, and by nothing else."""
     query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, N, S, D)), rng.normal(size=(B, N, S, V))
@@ -32,6 +33,7 @@ def test_dropout_keeps_by_position(rng):
     assert abs(kept / (B * N * T * S) - (1 - rate)) < 0.1
 
 
+@pytest.mark.law("L10")
 @pytest.mark.sample(2)
 @every_implementation
 def test_l10_rate_zero_is_the_identity_and_rate_one_is_zero(attention, rng):
@@ -41,6 +43,7 @@ def test_l10_rate_zero_is_the_identity_and_rate_one_is_zero(attention, rng):
     assert (np.asarray(attention(query, key, value, dropout_rate=1.0, dropout_rng=jax.random.key(1))) == 0).all()
 
 
+@pytest.mark.law("L10", "spec")
 def test_l10_every_kind_of_key_gives_the_same_set(rng):
     query, key, value = qkv(rng)
     typed = jax.random.key(5)
@@ -51,6 +54,7 @@ def test_l10_every_kind_of_key_gives_the_same_set(rng):
     assert np.abs(other - outs[0]).max() > 0.1
 
 
+@pytest.mark.law("L10", "spec", "ops")
 def test_l10_the_words_are_those_of_jax_random():
     from attendax.kernels.dropout import threefry as in_jax
     from attendax.spec.dropout import threefry as in_numpy
@@ -63,6 +67,7 @@ def test_l10_the_words_are_those_of_jax_random():
             assert np.ravel(threefry(words[:, None], counter)).tolist() == folded.tolist()
 
 
+@pytest.mark.law("L10", "ops")
 def test_l10_the_mean_over_many_keys_is_the_plain_result(rng):
     """Inverted dropout: the expectation is the plain output; independent in every head."""
     query, key, value = rng.normal(size=(1, 2, 1, D)), rng.normal(size=(1, 2, S, D)), rng.normal(size=(1, 2, S, 1))
@@ -73,6 +78,7 @@ def test_l10_the_mean_over_many_keys_is_the_plain_result(rng):
     assert abs(np.corrcoef(outs.T)[0, 1]) < 0.08
 
 
+@pytest.mark.law("L10", "tiles")
 def test_l10_dropout_does_not_depend_on_the_tiles(rng):
     arrays = rng.normal(size=(B, N, 19, D)), rng.normal(size=(B, G, 23, D)), rng.normal(size=(B, G, 23, V))
     wanted = spec.attention(*arrays, dropout_rate=0.35, dropout_rng=KEY)

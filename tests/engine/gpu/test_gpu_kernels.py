@@ -26,6 +26,7 @@ def in_interpreter():
         yield
 
 
+@pytest.mark.law("L13", "gpu")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", calls.CALLS)
 def test_results_and_gradients_are_those_of_the_specification(name, dtype):
@@ -34,6 +35,7 @@ def test_results_and_gradients_are_those_of_the_specification(name, dtype):
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
 
 
+@pytest.mark.law("L6", "gpu")
 @pytest.mark.parametrize("name", HIDING)
 @pytest.mark.parametrize(("array", "bad"), calls.POISONS)
 def test_l6_who_sees_what_is_not_finite_gets_nan_and_no_other(name, array, bad):
@@ -42,6 +44,7 @@ def test_l6_who_sees_what_is_not_finite_gets_nan_and_no_other(name, array, bad):
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
 
 
+@pytest.mark.law("L6", "gpu")
 @pytest.mark.parametrize("array", ["query", "key"])
 def test_l6_scores_of_minus_inf_leave_no_trace(array):
     """In a row whose other scores are finite, and in one that has no other: both are NaN all the same."""
@@ -54,6 +57,7 @@ def test_l6_scores_of_minus_inf_leave_no_trace(array):
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
 
 
+@pytest.mark.law("L6", "gpu")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_l6_what_is_hidden_changes_no_bit(dtype):
     mask = masks.causal(4) & masks.padding(np.array([30, 45]))
@@ -65,6 +69,7 @@ def test_l6_what_is_hidden_changes_no_bit(dtype):
         calls.same_bits(one, other, name)
 
 
+@pytest.mark.law("L7", "gpu")
 def test_l7_scores_of_1e30():
     arrays = [*calls.arrays_of(std=1e15)[:2], *calls.arrays_of()[2:]]
     options = {"scale": 1.0, "mask": masks.causal(3)}
@@ -73,6 +78,7 @@ def test_l7_scores_of_1e30():
     assert all(np.isfinite(x.astype(np.float64)).all() for x in got)
 
 
+@pytest.mark.law("L7", "gpu")
 def test_l7_products_beyond_float32_whose_scores_are_not():
     arrays = [*calls.arrays_of(std=3e19)[:2], *calls.arrays_of()[2:]]
     options = {"scale": 1e-37}
@@ -80,6 +86,7 @@ def test_l7_products_beyond_float32_whose_scores_are_not():
     calls.compare(got[:2], wanted[:2], "bfloat16")
 
 
+@pytest.mark.law("L7", "gpu")
 def test_l7_inputs_of_300_in_float16():
     arrays = calls.arrays_of("float16")
     arrays[0][:], arrays[1][:] = 300, 300

@@ -16,6 +16,7 @@ THEIRS = {
 }
 
 
+@pytest.mark.law("L12", "ops")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_three_derivatives(name):
     x = jnp.concatenate([jnp.linspace(-8, 8, 65), jnp.array([-40.0, -1e-8, 1e-8, 0.3, 40.0])])
@@ -27,6 +28,7 @@ def test_three_derivatives(name):
         ours, theirs = (jax.grad(f) if order % 2 else jax.jacfwd(f) for f in (ours, theirs))
 
 
+@pytest.mark.law("L16", "ops")
 @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "relu"])
 def test_l16_the_backward_of_a_network_keeps_two_arrays(name):
     """The result of the activation and its slope."""
@@ -41,6 +43,7 @@ def test_l16_the_backward_of_a_network_keeps_two_arrays(name):
     assert temporaries < 5 * 4 * 256 * 4096  # with what the gradient itself needs; 7 and more before
 
 
+@pytest.mark.law("L12", "ops")
 def test_two_derivatives_of_layer_norm():
     rng = np.random.default_rng(0)
     x, gamma, beta, tangent = (jnp.asarray(rng.standard_normal(shape)) for shape in ((3, 7), (7,), (7,), (3, 7)))

@@ -19,6 +19,8 @@ from attendax.kernels.rules import product
 from attendax.kernels.score_modifiers import add_bias
 from attendax.ops import in_pieces, norms, token_wise
 
+pytestmark = pytest.mark.law("L12", "ops", "tiles", "native")
+
 RNG = np.random.default_rng(11)
 X, OTHER = RNG.standard_normal((2, 3, 5)).astype(np.float32)
 SPOILED = np.float32([[0], [np.inf], [0]])

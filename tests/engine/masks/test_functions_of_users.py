@@ -42,6 +42,7 @@ def scanned(function):
     return lambda slopes: jax.lax.scan(lambda carry, slope: (carry, function(slope)), 0, slopes)[1]
 
 
+@pytest.mark.law("L13", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "wrap",
@@ -60,6 +61,7 @@ def test_l13_what_a_function_closes_over_has_its_gradient(derive, wrap, arrays):
     np.testing.assert_allclose(got, wanted, rtol=1e-9)
 
 
+@pytest.mark.law("L13", "tiles")
 @pytest.mark.slow
 def test_l13_a_function_that_closes_over_the_query(arrays):
     """A gate made of the query itself; nothing says so but the closure."""
@@ -93,6 +95,7 @@ class Gate:
         return s * self.factor
 
 
+@pytest.mark.law("L17", "tiles")
 def test_l17_state_is_read_anew(arrays):
     """A bound method, a NumPy table written to, a variable: the same object, other numbers."""
     table, gate = np.ones((5, 7), bool), Gate(2.0)
@@ -148,6 +151,7 @@ def test_the_calls_that_stay_compiled_are_bounded(arrays, monkeypatch):
     assert kept(derivatives.forward_p).cache_info().maxsize == primitives.CACHED_PROGRAMS < 1000
 
 
+@pytest.mark.law("L11", "tiles")
 @pytest.mark.parametrize("sizes", [(0, 7), (5, 0)])
 def test_l11_a_function_is_not_asked_where_there_is_no_pair(sizes, rng):
     query, key = (rng.normal(size=(2, n, 4)) for n in sizes)

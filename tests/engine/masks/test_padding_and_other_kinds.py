@@ -29,6 +29,8 @@ MASK_VALUES = {
 }
 
 
+@pytest.mark.law("L4", "spec", "ops")
+@pytest.mark.law("L3", "spec", "ops")
 @pytest.mark.sample(3)
 @TWINS
 @pytest.mark.parametrize("name", MASK_VALUES)
@@ -50,6 +52,7 @@ def test_attention_under_every_mask(twin, name, rng):
             assert_close(lse[b, n], wanted_lse)
 
 
+@pytest.mark.law("L11", "spec", "ops")
 @TWINS
 @pytest.mark.parametrize(("t", "s"), [(0, 0), (0, 5), (3, 0)])
 def test_l11_blocks_where_no_queries_or_no_keys_are(twin, t, s):
@@ -61,6 +64,7 @@ def test_l11_blocks_where_no_queries_or_no_keys_are(twin, t, s):
     np.testing.assert_array_equal(lse, np.full((B, N, t), -np.inf))
 
 
+@pytest.mark.law("L3", "spec", "ops")
 def test_masks_that_do_not_go_together_are_refused():
     """L3: a (B, T, S) part would be read as per head; leading axes that disagree are nobody's mask."""
     per_batch = masks.dense(np.ones((B, T, S), bool))

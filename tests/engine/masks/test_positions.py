@@ -19,6 +19,8 @@ from attendax import masks, scores, spec
 from blockwise import in_tiny_tiles
 from compilation import quickly
 
+pytestmark = pytest.mark.law("L4", "spec", "tiles")
+
 B, N, G, T, S, D = 3, 4, 2, 5, 7, 6
 DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
@@ -194,6 +196,7 @@ def modifiers(rng):
     }
 
 
+@pytest.mark.law("L4", "spec", "ops", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["alibi", "relative bias", "both", "function"])
 def test_modifiers_that_begin_elsewhere(name, rng):
@@ -216,6 +219,7 @@ def test_modifiers_that_begin_elsewhere(name, rng):
         np.testing.assert_allclose(each(query, key, value, offsets), wanted, rtol=1e-12)
 
 
+@pytest.mark.law("L4", "spec", "ops", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "relative bias", "both"])
 def test_gradients_of_modifiers_that_begin_elsewhere(name, rng):
@@ -269,6 +273,7 @@ def test_masks_that_begin_elsewhere(name, rng):
     np.testing.assert_allclose(one[2], one[0], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.law("L16", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("offset", [3, np.array(3), np.array([3, -2])])
 def test_tiles_outside_a_window_that_begins_elsewhere_are_skipped(offset):
@@ -282,6 +287,7 @@ def test_tiles_outside_a_window_that_begins_elsewhere_are_skipped(offset):
     assert found.tiles["skipped"] == empty.sum() > 0
 
 
+@pytest.mark.law("L16", "native")
 def test_a_traced_offset_needs_no_new_compilation():
     traces = []
 
@@ -297,6 +303,7 @@ def test_a_traced_offset_needs_no_new_compilation():
     assert len(traces) == 1
 
 
+@pytest.mark.law("L4", "spec", "native")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("per_entry", [False, True])
 def test_prefill_and_decode_with_a_cache(per_entry):
@@ -345,6 +352,7 @@ def test_prefill_and_decode_with_a_cache(per_entry):
 # --- Functions with arrays -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.law("L4", "spec", "ops", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("given", [3, 3.0, np.float32(3), np.array(3, ">i4"), {"by": 3}, {"by": [np.array(3), 2]}])
 def test_what_goes_with_a_function(given, rng):

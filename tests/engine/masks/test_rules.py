@@ -11,6 +11,8 @@ from attendax.kernels.blockwise import partition
 from attendax.kernels.blockwise.tiles import Grid
 from blockwise import Tiny
 
+pytestmark = pytest.mark.law("L3", "spec", "ops")
+
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 11
 TWINS = pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
 where_native_is = pytest.mark.skipif(backends.default() != "native", reason=native.status())
@@ -79,6 +81,7 @@ def refused(error, call, *parts):
         assert part in str(caught.value)
 
 
+@pytest.mark.law("L14", "spec", "ops")
 @TWINS
 def test_a_rule_without_its_axis_is_refused_in_the_sizes_of_the_user(twin, arrays):
     given = [np.asarray(x) for x in arrays]
@@ -90,6 +93,7 @@ def test_a_rule_without_its_axis_is_refused_in_the_sizes_of_the_user(twin, array
     refused(TypeError, lambda: twin.attention(*given, mask=numbers), "booleans", f"{(T, S)}")
 
 
+@pytest.mark.law("L14", "spec", "ops")
 def test_what_per_refuses():
     refused(ValueError, lambda: masks.from_function(same, IDS, per="head"), "per must be one of None, 'batch'")
     refused(ValueError, lambda: masks.from_function(same, per="batch"), "got none")
@@ -127,6 +131,7 @@ def test_blocks(twin, name, arrays, rng):
         np.testing.assert_allclose(twin.attention(*given, mask=one), twin.attention(*given, mask=other), rtol=1e-12)
 
 
+@pytest.mark.law("L3", "tiles", "native")
 @pytest.mark.parametrize("implementation", [None, "blockwise"])
 def test_traced_blocks_have_the_gradients_of_a_dense_mask(implementation, arrays, rng):
     array = rng.random((B, N, 2, 3)) < 0.6
@@ -176,6 +181,7 @@ def share(mask, **options):
     return found.flops / (found.flops + found.flops_skipped)
 
 
+@pytest.mark.law("L16", "tiles")
 def test_a_union_with_a_function_skips():
     """A window and four global tokens: 4.3 % of the pairs; in tiles of at most 512 by 512."""
     union = masks.window(127, 0) | masks.from_function(globals_first, 4)
@@ -183,6 +189,7 @@ def test_a_union_with_a_function_skips():
     assert share(masks.window(127, 0) | masks.from_function(lambda i, j: i >= 0)) == 1
 
 
+@pytest.mark.law("L16", "native")
 @where_native_is
 def test_unions_of_intervals_skip_natively():
     union = masks.padding(np.array([4])) | masks.window(127, 0)
@@ -192,6 +199,7 @@ def test_unions_of_intervals_skip_natively():
     assert share(masks.blocks(few, 64, 64), implementation="blockwise") < 1
 
 
+@pytest.mark.law("L14", "spec", "ops")
 def test_blocks_that_are_refused(arrays):
     refused(TypeError, lambda: masks.blocks(np.ones((2, 3)), 4, 3), "array must be boolean, got float64.")
     refused(TypeError, lambda: masks.blocks([[True]], 4, 3), "np.asarray(array, 'bool')")

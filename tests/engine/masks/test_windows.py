@@ -9,6 +9,8 @@ from attendax import attention, explain, masks, ops, spec
 from attendax.integers import SIDE
 from attendax.kernels import backends, native
 
+pytestmark = pytest.mark.law("L4", "spec", "ops", "tiles")
+
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 11
 TWINS = pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
 where_native_is = pytest.mark.skipif(backends.default() != "native", reason=native.status())
@@ -63,6 +65,7 @@ def test_sides_for_texts_and_heads(twin, name, arrays):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.law("L4", "tiles", "native")
 @pytest.mark.parametrize("implementation", [None, "blockwise"])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_traced_sides_have_the_gradients_of_a_dense_mask(name, implementation, arrays):
@@ -104,6 +107,7 @@ def test_vmap_over_sides(arrays):
         np.testing.assert_allclose(one, attention(*arrays, mask=masks.window(left, 1)), rtol=1e-12)
 
 
+@pytest.mark.law("L16", "native")
 @where_native_is
 def test_traced_sides_run_natively_and_skip_as_static_ones_do():
     x, left = jax.ShapeDtypeStruct((1, 4, 4096, 64), "float32"), np.full((4, 1, 1), 127)
@@ -113,6 +117,7 @@ def test_traced_sides_run_natively_and_skip_as_static_ones_do():
     assert unknown.implementation == "native"
 
 
+@pytest.mark.law("L16", "tiles")
 def test_in_tiles_of_jax_traced_sides_skip():
     x, left = jax.ShapeDtypeStruct((1, 4, 4096, 64), "float32"), np.int32(127)
     found = explain(x, x, x, mask=masks.window(np.asarray(left), 0), implementation="blockwise")
@@ -152,6 +157,7 @@ def test_offsets_and_lengths_of_each_head(twin, name, arrays):
     np.testing.assert_allclose(twin.attention(*given, mask=mask), twin.attention(*given, mask=right), rtol=1e-12)
 
 
+@pytest.mark.law("L4", "spec")
 def test_scores_without_a_batch(arrays):
     query, key, value = (x[0] for x in arrays)
     mask = masks.window(BY_HEAD, 0)
@@ -189,6 +195,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.law("L14", "spec", "ops")
 @pytest.mark.parametrize("name", REFUSED)
 def test_sides_that_are_none(name):
     error, call, said = REFUSED[name]
@@ -197,6 +204,7 @@ def test_sides_that_are_none(name):
     assert said in str(caught.value)
 
 
+@pytest.mark.law("L14", "spec", "ops")
 @TWINS
 @pytest.mark.parametrize(
     "mask", [masks.window(BY_HEAD[:, 0, 0], 0), masks.causal(BY_HEAD[:, 0, 0]), masks.window(BOTH[..., 0, 0], 0)]

@@ -33,6 +33,9 @@ native = functools.partial(attention, implementation="native")
 # Numbers
 
 
+@pytest.mark.law("L13", "native")
+@pytest.mark.law("L3", "native")
+@pytest.mark.law("L2", "native")
 @pytest.mark.sample(45)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("sizes", SIZES)
@@ -70,6 +73,7 @@ def generator_bias(z):
     return np.random.default_rng(3).normal(size=(z.B, z.N, z.T, z.S)).astype(np.float32)
 
 
+@pytest.mark.law("L8", "native")
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, jnp.float16], ids=["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("sizes", ["tiny", "whole blocks", "one more", "a folded group", "two chunks of keys"])
@@ -91,6 +95,7 @@ def dense_formula(query, key, value):
     return jnp.matmul(jax.nn.softmax(table), value, precision="highest"), jax.nn.logsumexp(table, axis=-1)
 
 
+@pytest.mark.law("L8", "native")
 @pytest.mark.parametrize("kind", ["random", "equal columns"])
 @pytest.mark.parametrize("D", [16, 64, 128])
 def test_l8_few_queries_are_as_near_as_in_the_dense_formula(D, kind):
@@ -123,6 +128,7 @@ def test_l8_few_queries_are_as_near_as_in_the_dense_formula(D, kind):
     assert medians.max() <= 2, f"out, lse, dq, dk, dv: {medians.round(2)} times as far"
 
 
+@pytest.mark.law("L8", "native")
 def test_l8_small_weights_keep_their_digits():
     """A weight is as near where its score is far below the highest as where it is near: scores here are not rounded."""
     far = np.linspace(0, 80, 300, dtype=np.float32)
@@ -135,6 +141,7 @@ def test_l8_small_weights_keep_their_digits():
     assert np.sqrt(np.mean(off[far > 20] ** 2)) <= 0.6, "there a result is the exponential alone, rounded rightly 0.42"
 
 
+@pytest.mark.law("L8", "native")
 @pytest.mark.parametrize("D", [4, 8])
 def test_l8_narrow_equal_columns_are_as_near_as_where_a_score_is_rounded_once(D):
     """At most twice the root mean square error, in the median of nine draws: XLA adds equal products in pairs."""
@@ -154,6 +161,7 @@ def test_l8_narrow_equal_columns_are_as_near_as_where_a_score_is_rounded_once(D)
     assert np.median(ratios) <= 2
 
 
+@pytest.mark.law("L8", "native")
 @pytest.mark.parametrize("S", [148, 600])
 def test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula(S):
     """At most twice its root mean square error, in the median of five draws of scores that a softcap holds at its cap.
@@ -174,6 +182,7 @@ def test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula(S):
     assert np.median(ratios) <= 2
 
 
+@pytest.mark.law("L8", "native")
 @pytest.mark.parametrize("implementation", ["native", "blockwise"])
 @pytest.mark.parametrize("values", ["one number a head", "one value for all keys", "values"])
 def test_l8_the_bound_of_gradients(values, implementation):
@@ -202,6 +211,7 @@ def test_l8_the_bound_of_gradients(values, implementation):
             assert abs(x - wanted).max() <= 2 * abs(y - wanted).max() + beside
 
 
+@pytest.mark.law("L8", "native")
 @pytest.mark.parametrize("V", [128, 256])
 @pytest.mark.parametrize("is_one", [True, False], ids=["ones", "one number a head"])
 def test_l8_equal_values_leave_no_gradient_of_scores(is_one, V):
@@ -221,6 +231,7 @@ def test_l8_equal_values_leave_no_gradient_of_scores(is_one, V):
             assert abs(np.asarray(grad)).max() <= 2.5 * most
 
 
+@pytest.mark.law("L8", "native")
 def test_l8_ones_of_a_long_row_leave_no_more_than_a_rounding():
     """Twice the plain formula's error plus eps |dout| |v|, where few weights of many are large."""
     N, T, S, D, V = 32, 5, 2000, 4, 64
@@ -241,6 +252,7 @@ def test_l8_ones_of_a_long_row_leave_no_more_than_a_rounding():
             assert x.max() <= 2 * y.max() + 1
 
 
+@pytest.mark.law("L8", "native")
 def test_l8_a_wide_bias_keeps_its_digits():
     zeros = np.zeros((2, 1), jnp.bfloat16)
     value = np.array([[1.0], [-1.0]], np.float32).astype(jnp.bfloat16)
@@ -248,6 +260,7 @@ def test_l8_a_wide_bias_keeps_its_digits():
     np.testing.assert_allclose(np.asarray(native(zeros, zeros, value, bias=bias), float), np.tanh(2.0**-13), rtol=1e-2)
 
 
+@pytest.mark.law("L13", "native")
 @pytest.mark.parametrize("shape", [(), (3, 1, 1), (1025, 1), (2, 1, 1, 1), (3, 1025, 1), (2, 1, 1025, 1)], ids=str)
 def test_the_gradient_of_a_bias_that_is_the_same_for_all_keys(shape):
     """Chunks of queries that are at other keys at the same time add to one number; that of lse is its cotangent."""
@@ -269,6 +282,8 @@ def test_the_gradient_of_a_bias_that_is_the_same_for_all_keys(shape):
     assert len({x.tobytes() for x in found}) == 1
 
 
+@pytest.mark.law("L13", "native")
+@pytest.mark.law("L2", "native")
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("name", [*BIASES, *MODIFIERS, *MASKS])
 def test_results_and_gradients_in_float32(name):
@@ -283,6 +298,7 @@ def in_float32(x):
     return x.astype(np.float32) if x.dtype == np.float64 else x
 
 
+@pytest.mark.law("L1", "native")
 def test_l1_leading_axes():
     """Two of them, of several entries each: as one, and with operands that vmap shares along one of them."""
     given = arrays(Sizes(6, 4, 2, 20, 100, 8, 8), np.float32)
@@ -296,6 +312,7 @@ def test_l1_leading_axes():
         np.testing.assert_array_equal(np.asarray(got)[:, k], native(two[0][:, k], two[1][:, 0], two[2][:, k]))
 
 
+@pytest.mark.law("L10", "native")
 def test_l10_dropout_keeps_what_the_specification_keeps():
     """Values are the unit matrix, queries 0: what comes out is what was kept."""
     z = Sizes(2, 3, 3, 70, 130, 4, 130)
@@ -308,6 +325,7 @@ def test_l10_dropout_keeps_what_the_specification_keeps():
     np.testing.assert_allclose(out[keep], 1 / 130 / 0.6, rtol=1e-6)
 
 
+@pytest.mark.law("L7", "native")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_l7_large_scores_stay_finite(dtype):
     rng = np.random.default_rng(2)
@@ -318,6 +336,7 @@ def test_l7_large_scores_stay_finite(dtype):
     assert all(np.isfinite(np.asarray(x)).all() for x in grads)
 
 
+@pytest.mark.law("L7", "native")
 def test_l7_the_lowest_bias_does_not_let_the_future_in():
     """finfo.min on all that is allowed, under a causal mask: the row sees its past still."""
     rng = np.random.default_rng(2)
@@ -328,6 +347,7 @@ def test_l7_the_lowest_bias_does_not_let_the_future_in():
     np.testing.assert_allclose(out, past, atol=1e-5)
 
 
+@pytest.mark.law("L7", "native")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_l7_the_lowest_bias_beside_large_scores(dtype):
     """A sum below the range stays at its end, above what is forbidden: the past is seen, the future is not."""
@@ -341,6 +361,7 @@ def test_l7_the_lowest_bias_beside_large_scores(dtype):
     np.testing.assert_allclose(out, past, atol=1e-5)
 
 
+@pytest.mark.law("L7", "native")
 @pytest.mark.parametrize("sign", [1, -1])
 def test_l7_what_overflows_in_a_score_is_not_finite(sign):
     query, key, value = arrays(Sizes(1, 2, 2, 70, 100, 8, 8), np.float32)
@@ -350,11 +371,13 @@ def test_l7_what_overflows_in_a_score_is_not_finite(sign):
     assert np.isnan(out).any(-1).sum() == 1
 
 
+@pytest.mark.law("L8", "native")
 def test_l8_float16_of_300_does_not_overflow():
     x = np.full((1, 1, 3, 64), 300, np.float16)
     assert (np.asarray(native(x, x, x)) == 300).all()
 
 
+@pytest.mark.law("L8", "native")
 def test_l8_numbers_below_the_normal_ones_of_float16_count():
     x = np.full((1, 1, 3, 8), 6e-8, np.float16)
     assert (np.asarray(native(x, x, x)) == x).all()
@@ -367,6 +390,7 @@ def small(seed=0, **sizes):
     return [x.astype(np.float64) for x in arrays(Sizes(**{"T": 6, "S": 9, **sizes}), seed=seed)]
 
 
+@pytest.mark.law("L12", "native")
 def test_forward_mode_meets_a_native_forward():
     """A tangent, a Hessian and linearize are tiles, from their own forward; the primal value is near the native one."""
     given, moves = small(), small(1)
@@ -381,6 +405,7 @@ def test_forward_mode_meets_a_native_forward():
         assert_near(form(call), form(tiles), 1e-11, "forward mode")
 
 
+@pytest.mark.law("L12", "native")
 def test_a_hessian():
     given = small(B=1, N=1, G=1, T=2, S=3, D=2, V=2)
     found = [
@@ -390,6 +415,7 @@ def test_a_hessian():
     assert_near(found[0], found[1], 1e-11, "Hessian")
 
 
+@pytest.mark.law("L12", "native")
 @pytest.mark.parametrize(
     "policy", [None, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.nothing_saveable]
 )
@@ -404,6 +430,7 @@ def test_checkpoint(policy):
     )
 
 
+@pytest.mark.law("L12", "native")
 def test_custom_vmap_and_custom_vjp_around():
     """Rules that users wrap around a call see it like any other."""
     given = small()
@@ -428,6 +455,7 @@ def test_custom_vmap_and_custom_vjp_around():
     assert_near(jax.vmap(mapped)(*given), native(*given), 1e-15, "custom_vmap")
 
 
+@pytest.mark.law("L12", "native")
 @pytest.mark.parametrize("axes", [(0, 0, 0), (1, None, 2), (None, 0, 0), (3, 2, None)])
 def test_vmap(axes):
     """in_axes of every kind, gradients too: the sum over a shared operand is that of the loop."""
@@ -454,6 +482,7 @@ def test_vmap(axes):
     assert_near(got, jax.value_and_grad(functools.partial(loss, loop), (0, 1, 2))(*given), 1e-12, "vmap")
 
 
+@pytest.mark.law("L12", "native")
 def test_vmap_over_options():
     """Lengths, offsets, bias and slopes mapped over, and a gradient for each entry."""
     query, key, value = small(B=1, T=20, S=40)
@@ -472,6 +501,7 @@ def test_vmap_over_options():
     assert_near(got, wanted, 1e-12, "vmap")
 
 
+@pytest.mark.law("L12", "native")
 def test_scan_and_map():
     given = small(T=70, S=130)
     wanted = native(*given)
@@ -480,6 +510,7 @@ def test_scan_and_map():
     assert_near(found, wanted, 1e-15, "scan")
 
 
+@pytest.mark.law("L13", "native")
 @pytest.mark.parametrize(("T", "S"), [(3, 5), (70, 130)])
 def test_the_gradient_of_values_does_not_depend_on_a_delta_that_overflows(rng, T, S):
     query, key, value, dout = (rng.standard_normal((2, n, 8)).astype(np.float32) for n in (T, S, S, T))

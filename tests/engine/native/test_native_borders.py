@@ -18,6 +18,8 @@ from attendax.kernels.operands import Results
 from native_calls import SHORT, Sizes, arrays, cotangents, needs_library, options
 from native_driver import CSRC, missing
 
+pytestmark = pytest.mark.law("L14", "native")
+
 SIZES = Sizes(3, 6, 3, 5, 7, 4, 8)  # none is 2, so an axis of size 1 that becomes 2 fits nowhere
 NAMES = (
     "segments", "traced offsets", "bias of queries", "none", "traced causal", "traced window", "padding", "dense",

@@ -80,6 +80,7 @@ def programs(z, option):
     return both, bias
 
 
+@pytest.mark.law("L6", "native")
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("z", [Sizes(2, 2, 1, 70, 130, 16, 8), Sizes(2, 4, 2, 3, 100, 5, 3)], ids=["blocks", "folded"])
 @pytest.mark.parametrize("option", OPTIONS)
@@ -98,6 +99,7 @@ def test_l6_what_is_not_finite_spreads_as_in_tiles(option, z):
             np.testing.assert_allclose(x, y, rtol=0, atol=1e-4 * np.abs(y[np.isfinite(y)]).max(initial=1.0))
 
 
+@pytest.mark.law("L6", "native")
 @pytest.mark.parametrize("number", [np.nan, np.inf, 3e38])
 def test_l6_what_is_hidden_changes_no_bit(number):
     z = Sizes(2, 4, 2, 70, 200, 16, 16)
@@ -113,6 +115,7 @@ def test_l6_what_is_hidden_changes_no_bit(number):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
 
+@pytest.mark.law("L5", "native")
 def test_l5_a_row_that_sees_nothing():
     """By mask, by bias, by both: 0, -inf, and no gradient."""
     z = Sizes(1, 2, 2, 80, 200, 8, 8)
@@ -127,6 +130,7 @@ def test_l5_a_row_that_sees_nothing():
 # Sizes (L11)
 
 
+@pytest.mark.law("L11", "native")
 @pytest.mark.parametrize(
     "z",
     [
@@ -145,6 +149,7 @@ def test_l11_sizes(z):
             assert_near(run(given, found, implementation, **chosen), wanted, 1e-11, f"{implementation}")
 
 
+@pytest.mark.law("L1", "native")
 def test_l1_one_head_and_many_leading_axes():
     query, key, value = arrays(Sizes(1, 1, 1, 20, 30, 4, 4))
     wanted = np.asarray(native(query, key, value))
@@ -154,6 +159,7 @@ def test_l1_one_head_and_many_leading_axes():
     np.testing.assert_array_equal(np.asarray(native(*one)).reshape(wanted.shape), wanted)
 
 
+@pytest.mark.law("L4", "native")
 def test_l4_positions_of_any_size():
     """Offsets near the ends of 32 bits do not wrap around."""
     given = arrays(Sizes(1, 2, 2, 5, 9, 4, 4))
@@ -187,6 +193,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.law("L14", "native")
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_the_kernel_does_not_take_is_refused_by_name_and_computed_without(reason):
     given = arrays(Sizes(1, 2, 2, 5, 9, 4, 4))
@@ -196,6 +203,7 @@ def test_what_the_kernel_does_not_take_is_refused_by_name_and_computed_without(r
     assert_near(got, wanted, 1e-13, reason)
 
 
+@pytest.mark.law("L14", "native")
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
@@ -213,6 +221,7 @@ def test_shapes_and_dtypes_that_are_refused(reason, change):
     assert np.isfinite(np.asarray(attention(*given, **change(given)))).all()
 
 
+@pytest.mark.law("L14", "native")
 def test_wrong_calls_are_refused_as_elsewhere():
     query, key, value = arrays(Sizes(1, 2, 2, 5, 9, 4, 4))
     for wrong, error in (
@@ -229,6 +238,7 @@ def test_wrong_calls_are_refused_as_elsewhere():
         assert told[0] == told[1]
 
 
+@pytest.mark.law("L16", "native")
 def test_explain_says_native():
     given = [jnp.asarray(x) for x in arrays(Sizes(1, 2, 2, 5, 9, 4, 4), np.float32)]
     assert "native" in str(explain(*given))
@@ -289,6 +299,7 @@ def test_no_such_instruction_set_is_no_library():
     assert (chosen, "instruction set" in told) == ("False", True)
 
 
+@pytest.mark.law("L15", "native")
 @pytest.mark.skipif(sys.platform != "linux", reason="the names of sets are those of x86")
 def test_another_instruction_set_is_right_and_row_invariant_too():
     status, chosen, told, last = in_a_process(NUMBERS, ATTENDAX_ISA="avx2")

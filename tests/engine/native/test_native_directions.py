@@ -10,7 +10,7 @@ import pytest
 from attendax import attention, masks
 from native_calls import MASKS, SHORT, Sizes, arrays, as_floats, cotangents, generator, needs_library, options
 
-pytestmark = needs_library
+pytestmark = [needs_library, pytest.mark.law("L12", "native")]
 
 DTYPES = {"float64": (np.float64, 1e-13), "float32": (np.float32, 1e-5)}
 
@@ -100,6 +100,7 @@ def test_narrow_dtypes(dtype):
     assert_alike([whole(name, mask=masks.causal(9)) for name in ("native", "blockwise")], whole_numbers(z, dtype), 0.02)
 
 
+@pytest.mark.law("L6", "native")
 @pytest.mark.parametrize("name", ["none", "causal", "padding", "dense", "dropout"])
 @pytest.mark.parametrize("sizes", ["a folded group", "two blocks"])
 def test_l6_what_is_not_finite_spreads_as_in_tiles(sizes, name):
@@ -116,6 +117,7 @@ def test_l6_what_is_not_finite_spreads_as_in_tiles(sizes, name):
         assert_alike(programs, (given, moved, found), 1e-5)
 
 
+@pytest.mark.law("L6", "native")
 @pytest.mark.parametrize("name", ["none", "causal", "padding", "dense"])
 @pytest.mark.parametrize("sizes", ["a folded group", "two blocks"])
 def test_l6_where_cotangents_move_too(sizes, name):
@@ -134,6 +136,7 @@ def test_l6_where_cotangents_move_too(sizes, name):
         assert_alike(programs, numbers, 1e-5)
 
 
+@pytest.mark.law("L6", "native")
 def test_l6_what_is_hidden_changes_no_bit():
     z = SHORT["two blocks"]
     given, moved, found = numbers_of(z, np.float32)
@@ -145,6 +148,7 @@ def test_l6_what_is_hidden_changes_no_bit():
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
 
+@pytest.mark.law("L7", "native")
 def test_l7_large_scores_leave_tangents_finite():
     z = SHORT["tiny"]
     given, moved, found = numbers_of(z, np.float32)
@@ -152,6 +156,7 @@ def test_l7_large_scores_leave_tangents_finite():
     assert all(np.isfinite(np.asarray(x)).all() for x in program("native")(given, moved, found))
 
 
+@pytest.mark.law("L7", "native")
 @pytest.mark.parametrize("array", ["given", "moved"])
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
 def test_l7_a_query_that_the_scale_leads_beyond_the_range_stays_in_its_row(array, is_read):
@@ -165,6 +170,7 @@ def test_l7_a_query_that_the_scale_leads_beyond_the_range_stays_in_its_row(array
     assert_alike(both_programs(mask=masks.causal(), scale=10.0), (given, moved, found), 1e-4)
 
 
+@pytest.mark.law("L8", "native")
 def test_l8_what_is_common_to_all_keys_leaves_no_rounding():
     z = SHORT["two blocks"]
     given, moved, found = numbers_of(z)
@@ -188,6 +194,7 @@ HARD = {  # sums of numbers that are rounded alike, or nearly cancel
 }
 
 
+@pytest.mark.law("L8", "native")
 @pytest.mark.parametrize("kind", HARD)
 def test_l8_tangents_are_as_near_as_in_the_dense_formula(kind):
     """At most twice its root mean square error, in the median of five draws.
@@ -211,6 +218,7 @@ def test_l8_tangents_are_as_near_as_in_the_dense_formula(kind):
     assert medians.max() <= 2, f"out, lse, dq, dk: {medians.round(2)} times as far"
 
 
+@pytest.mark.law("L8", "native")
 def test_l8_equal_tangents_of_values_are_added_in_pieces():
     """The root mean square error of out' is at most 4 times 2^-24 of it: 1.8, and 11 where one chain adds all."""
     z = Sizes(2, 4, 4, 16, 96, 64, 64)

@@ -111,6 +111,7 @@ def test_narrow_dtypes(driver, sizes, name, dtype, monkeypatch):
         assert_near([x], [y], 2e-5 + (rounded if index in (2, 3, 4) else 0))
 
 
+@pytest.mark.law("L6", "native")
 @in_each_set
 @pytest.mark.parametrize("name", ["none", "causal", "dense", "bias", "composed", "dropout", "forbidding bias"])
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
@@ -149,6 +150,7 @@ def test_directions(driver, sizes, name, monkeypatch):
     assert_near(driver.directions(monkeypatch, given, moved, found, **chosen), wanted, 1e-12)
 
 
+@pytest.mark.law("L15", "native")
 @in_each_set
 @pytest.mark.parametrize("name", ["causal", "bias of keys", "bias of heads", "composed", "dropout"])
 def test_l15_any_number_of_threads_gives_the_same_bits(driver, name, monkeypatch):

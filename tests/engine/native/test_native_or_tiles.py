@@ -39,6 +39,7 @@ def reasons():
     return found
 
 
+@pytest.mark.law("L16", "native")
 def test_each_reason_has_a_row_and_each_row_is_a_reason():
     assert len(reasons()) == 14
     assert [row for row in ROWS if not any(re.fullmatch(reason, row) for reason in reasons())] == []
@@ -57,6 +58,7 @@ CALLS = {  # calls on one device, and their row
 }
 
 
+@pytest.mark.law("L16", "native")
 @pytest.mark.skipif(not native.library().isa, reason=native.status())
 @pytest.mark.parametrize("reason", CALLS)
 def test_explain_says_it(reason):
@@ -91,6 +93,7 @@ def test_the_sizes_on_the_page_are_those_of_the_source():
     assert [words for name, words in said.items() if words.format(f"{sizes[name]:,}") not in SIZES] == []
 
 
+@pytest.mark.law("L16", "native")
 @pytest.mark.skipif(not native.library().isa, reason=native.status())
 def test_a_page_shows_what_explain_says():
     page = (ROOT / "docs/attention.md").read_text("utf-8")

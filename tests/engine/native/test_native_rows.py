@@ -14,7 +14,7 @@ import pytest
 from attendax import attention, masks, scores
 from native_calls import DROPOUT, Sizes, arrays, cotangents, needs_library, same_bits
 
-pytestmark = needs_library
+pytestmark = [needs_library, pytest.mark.law("L15", "native")]
 native = functools.partial(attention, implementation="native", return_lse=True)
 
 SIZES = {

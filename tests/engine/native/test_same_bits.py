@@ -14,7 +14,7 @@ from attendax.ops.projections import library_takes, project
 from native_calls import needs_library, same_bits
 from test_native_rows import in_a_process
 
-pytestmark = needs_library
+pytestmark = [needs_library, pytest.mark.law("L15", "native")]
 
 ROWS = 1000  # several tasks
 WEIGHTS = {  # by what is beside a limit: vectors, panels, 256 of the depth, 64 columns of a strip

@@ -9,6 +9,8 @@ import pytest
 import attendax
 from attendax import masks, spec
 
+pytestmark = pytest.mark.law("L6", "tiles", "native")
+
 SIZES = {  # T, query heads, key heads, S, D, V
     "one query": (1, 2, 2, 700, 8, 8),
     "a group": (2, 8, 2, 600, 8, 8),
@@ -64,6 +66,7 @@ def test_l6_rows_that_see_it_are_nan_and_no_other_bit_changes(sizes, mask, name,
         np.testing.assert_array_equal(got[0], np.where(sees[..., None], np.nan, out))
 
 
+@pytest.mark.law("L7", "tiles", "native")
 @pytest.mark.parametrize("mask", ["none", "some"])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_l7_values_up_to_the_largest_number_by_s_are_averaged(sizes, mask):
@@ -76,6 +79,7 @@ def test_l7_values_up_to_the_largest_number_by_s_are_averaged(sizes, mask):
     np.testing.assert_allclose(got / 3e35, wanted / 3e35, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.law("L7", "tiles", "native")
 def test_float16_values_of_many_columns_do_not_overflow():
     sizes = (1, 2, 2, 700, 8, 640)
     given = arrays(sizes, np.float16)

@@ -49,6 +49,7 @@ CASES = {  # what is written where, and the options
 }
 
 
+@pytest.mark.law("L6", "ops")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_by_hand(name):
@@ -69,6 +70,7 @@ def test_gradients_are_those_by_hand(name):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=2e-6, err_msg=which)
 
 
+@pytest.mark.law("L6", "ops", "tiles", "native")
 @pytest.mark.parametrize("implementation", [None, "blockwise", "dense"])
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_l6_a_query_that_nothing_depends_on_adds_nothing_to_the_gradient_of_a_scale(number, implementation):
@@ -145,6 +147,7 @@ def test_vmap_of_a_hessian(second, options):
     np.testing.assert_allclose(moved, np.tensordot(got, along, 3), atol=1e-5)
 
 
+@pytest.mark.law("L6", "ops", "tiles")
 @pytest.mark.parametrize("implementation", ["blockwise", "dense"])
 def test_a_visible_nan_whose_weight_is_dropped_spreads_as_in_the_specification(implementation, rng):
     """0 * NaN is NaN in the result and in the gradients, whatever dropout keeps."""
@@ -163,6 +166,7 @@ def test_a_visible_nan_whose_weight_is_dropped_spreads_as_in_the_specification(i
     assert np.isnan(moved).all(-1).tolist() == np.isnan(moved).any(-1).tolist() == [[[i >= 4 for i in range(6)]] * 2]
 
 
+@pytest.mark.law("L6", "ops", "tiles", "native")
 @pytest.mark.parametrize("implementation", ["blockwise", "dense", None])
 def test_a_nan_among_thousands_of_scores_is_seen(implementation):
     """XLA's maximum of so many drops it; the sum of the row does not."""
@@ -179,6 +183,7 @@ def test_a_nan_among_thousands_of_scores_is_seen(implementation):
         assert all(np.isnan(x).all() for x in grads(query, key, value))
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.parametrize("name", ["query", "key"])
 @pytest.mark.parametrize(("width", "score_mod"), [(1, None), (2, scores.relative_bias(jnp.zeros((1, 3))))])
 def test_second_derivatives_of_scores_that_are_nan(width, score_mod, name):

@@ -13,6 +13,8 @@ import pytest
 import loops
 from attendax import scores, spec
 
+pytestmark = pytest.mark.law("L6", "spec")
+
 T, S, D, V = 4, 5, 2, 3
 NUMBERS = [np.nan, np.inf, -np.inf, np.float32(3e38)]
 HOLES = np.array([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 0], [1, 0, 0, 1, 0]], bool)  # no query; no key 1 or 4

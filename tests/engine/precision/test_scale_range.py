@@ -72,6 +72,7 @@ def assert_near(got, wanted):
     np.testing.assert_array_less(np.abs(np.asarray(got, np.float64) - wanted), 1e-5 * np.abs(wanted).max() + 3e-37)
 
 
+@pytest.mark.law("L7", "tiles", "native")
 @every_kind
 @every_way
 @pytest.mark.parametrize("T", [1, 70, 300])
@@ -85,6 +86,7 @@ def test_scores_that_are_in_range_are_right(kind, way, T):
     assert_near(spec.attention(*given, scale=scale), wanted[0][0])
 
 
+@pytest.mark.law("L15", "tiles", "native")
 @every_kind
 @every_way
 def test_a_row_has_the_bits_that_it_has_alone(kind, way):

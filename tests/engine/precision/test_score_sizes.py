@@ -42,11 +42,13 @@ def errors(got, wanted):
     return [np.abs(np.asarray(x, np.float64) - y).max() for x, y in zip(got, wanted, strict=True)]
 
 
+@pytest.mark.law("L8", "tiles")
 def test_l8_the_gradient_of_one_head_in_tiles(rng):
     """The gradients of query and key were off by a factor, 0.6 to 4, where scores were beyond 64 (jaxlib 0.10.2)."""
     assert_gradients_are_as_near_as_plain_ones(300, 16.0, 3, True, rng)
 
 
+@pytest.mark.law("L8", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False], ids=["jit", "eager"])
 @pytest.mark.parametrize("rank", [2, 3])
@@ -67,6 +69,7 @@ def assert_gradients_are_as_near_as_plain_ones(T, size, rank, compiled, rng):
         assert error <= 8 * most + EPS * np.abs(right).max(), f"{name}: off by {error:.3g}, plain by {most:.3g}"
 
 
+@pytest.mark.law("L8", "tiles")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("size", "most"), [(60.0, 2.0), (1e3, 8.0)])
 @pytest.mark.parametrize("T", [513, 700, 777, 900, 1024, 1100])
@@ -91,6 +94,7 @@ def test_l8_a_causal_gradient_of_a_length_that_nothing_divides(T, size, most, rn
         assert error <= most * allowed, f"{name}: off by {error:.3g}, plain by {allowed:.3g}"
 
 
+@pytest.mark.law("L8", "tiles")
 def test_l8_gradients_of_keys_that_many_heads_share(rng):
     """In tiles of one key head the sums over the queries of its 64 heads were 2.4 times as far off (jaxlib 0.10.2)."""
     N, G, T, S = 128, 2, 115, 89
@@ -188,6 +192,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.law("L8", "ops")
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("T", LENGTHS)
 @pytest.mark.parametrize("size", SIZES)
@@ -222,6 +227,7 @@ def assert_near(got, wanted, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * np.abs(other).max())
 
 
+@pytest.mark.law("L12", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("direction", "T", "dtype", "size", "loss", "one_head"),
@@ -236,6 +242,7 @@ def test_l12_second_derivatives_of_one_head(direction, T, dtype, size, loss, one
     assert verdict.error < np.inf
 
 
+@pytest.mark.law("L8", "tiles")
 @pytest.mark.parametrize(
     ("sizes", "V", "one"),
     [((8, 64, 2000), 64, True), ((8, 64, 2000), 128, True), ((2, 600, 1300), 256, True), ((4, 70, 700), 256, False)],

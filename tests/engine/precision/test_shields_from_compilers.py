@@ -39,6 +39,7 @@ TOTALS = {
 }
 
 
+@pytest.mark.law("L17", "ops", "tiles")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("total", TOTALS)
 @pytest.mark.parametrize("operand", OPERANDS)
@@ -89,6 +90,7 @@ def test_what_is_in_memory_keeps_its_bits(dtype, rng):
     assert np.isnan(jax.jit(in_memory)(jnp.full(5000, jnp.nan, dtype))).all()
 
 
+@pytest.mark.law("L6", "ops", "tiles")
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("size", [3, 1000, 4096, 5000, 70000])
 def test_l6_one_number_that_is_not_finite_is_found_at_every_size(size, dtype):
@@ -147,6 +149,7 @@ def test_sums_of_products_move_as_they_do(lead, rng):
     assert np.isnan(jax.jit(sums_of_products)(x, y)).sum() == math.prod(lead)
 
 
+@pytest.mark.law("L6", "ops", "tiles")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_l6_rows_that_are_finite(dtype, rng):
     """The largest numbers of a dtype are."""

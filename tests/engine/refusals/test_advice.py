@@ -83,6 +83,7 @@ ATTEND = {
 }
 
 
+@pytest.mark.law("L14", "spec", "ops")
 @pytest.mark.parametrize(
     ("attend", "name"), [(a, n) for a in ATTEND for n in MASKS if a in ("attendax", "spec") or n != "lengths"]
 )
@@ -114,6 +115,7 @@ def test_masks_of_torch():
     assert message_of(lambda: scores.alibi(torch.ones(N)), TypeError)[-1].endswith(" slopes.detach().cpu().numpy().")
 
 
+@pytest.mark.law("L14", "spec", "ops")
 @pytest.mark.parametrize("attend", ["attendax", "spec"])
 def test_biases(attend):
     """By head is NumPy's own reading; jax.nn's signature wants the axis of the batch."""
@@ -259,6 +261,7 @@ NEXT = {
 }
 
 
+@pytest.mark.law("L14", "spec", "ops")
 @pytest.mark.parametrize("name", NEXT)
 def test_the_next_line(name):
     call, error, said = NEXT[name]

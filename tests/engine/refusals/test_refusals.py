@@ -24,6 +24,8 @@ from refusal_calls import (
     call_traced,
 )
 
+pytestmark = pytest.mark.law("L14", "spec", "ops")
+
 EVERY_CALL = [*ARRAYS, *WITHOUT_ARRAYS]
 
 

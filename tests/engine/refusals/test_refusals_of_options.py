@@ -15,6 +15,8 @@ from attendax.kernels.backends import default
 from attendax.params import EncoderParams
 from refusal_calls import arguments, assert_refused
 
+pytestmark = pytest.mark.law("L14", "spec", "ops")
+
 NAN, INF = float("nan"), float("inf")
 
 # (function, the wrong arguments, exception, what the first line must say)

@@ -8,6 +8,8 @@ from attendax import masks, scores
 from cases import B, D, N, S, T, V
 from judges import TWINS, assert_close
 
+pytestmark = pytest.mark.law("L2", "spec", "ops")
+
 MODIFIERS = {
     "softcap": (lambda a: scores.softcap(0.7), lambda s, n, i, j, a: 0.7 * np.tanh(s / 0.7)),
     "alibi": (lambda a: scores.alibi(a[:, 0], offset=2), lambda s, n, i, j, a: s - a[n, 0] * abs(i + 2 - j)),

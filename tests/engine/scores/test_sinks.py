@@ -49,6 +49,7 @@ def as_a_key(query, key, value, mask, logits):
     return (query, key, value), {"mask": np.concatenate([mask, ones], axis=-1), "bias": bias}
 
 
+@pytest.mark.law("L2", "spec")
 def test_it_is_one_more_key_of_value_0(rng):
     qkv = arrays(rng)
     wide, options = as_a_key(*qkv, EMPTY, LOGITS)
@@ -65,6 +66,7 @@ def test_it_is_one_more_key_of_value_0(rng):
     np.testing.assert_allclose(got.grad_score_mod.arrays[0], wanted.grad_bias[:, :, S].sum(-1), atol=1e-12)
 
 
+@pytest.mark.law("L2", "spec")
 @every_setting
 def test_the_gradient_by_hand_is_that_of_finite_differences(name, rng):
     make, options = SETTINGS[name]
@@ -91,6 +93,7 @@ def test_the_gradient_by_hand_is_that_of_finite_differences(name, rng):
         np.testing.assert_allclose(np.sum(grad * along), slope, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.law("L2", "ops", "tiles", "native")
 @pytest.mark.sample(10)
 @every_setting
 @every_path
@@ -157,6 +160,7 @@ def test_vmap_over_logits(rng):
     np.testing.assert_allclose(got, np.stack(each), atol=1e-12)
 
 
+@pytest.mark.law("L6", "ops", "tiles")
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_l6_what_is_not_finite_spoils_its_head_where_it_is_read(bad, rng):
     """A logit, seen by its whole head; -inf is no sink; a row of NaN spoils no gradient if nothing reads it."""
@@ -182,6 +186,7 @@ def test_l6_what_is_not_finite_spoils_its_head_where_it_is_read(bad, rng):
     assert not np.asarray(moved[:, 0]).any()
 
 
+@pytest.mark.law("L6", "ops", "tiles")
 def test_l6_a_spoiled_query_that_nothing_reads(rng):
     query, key, value = arrays(rng)
     query[0, 0, 0, 0] = np.nan
@@ -195,6 +200,7 @@ def test_l6_a_spoiled_query_that_nothing_reads(rng):
             np.testing.assert_allclose(got, want, atol=1e-12)
 
 
+@pytest.mark.law("L7", "ops", "tiles")
 def test_l7_scores_and_logits_of_1e30():
     query, key = np.full((1, 1, 1), 1e15, np.float32), np.full((1, 3, 1), 1e15, np.float32)
     value, logits = np.ones((1, 3, 1), np.float32), np.full(1, 1e30, np.float32)
@@ -203,6 +209,7 @@ def test_l7_scores_and_logits_of_1e30():
         np.testing.assert_allclose(attend(query, key, value, score_mod=scores.sink(logits)), [[[0.75]]], rtol=1e-6)
 
 
+@pytest.mark.law("L8", "ops", "tiles")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_l8_the_share_is_taken_before_the_rounding(dtype, rng):
     qkv = [np.asarray(x, dtype) for x in arrays(rng)]
@@ -225,6 +232,7 @@ def test_weights_sum_to_the_share_of_the_keys(module, rng):
     np.testing.assert_allclose(out, weights @ np.repeat(qkv[2], N // G, axis=1), atol=1e-12)
 
 
+@pytest.mark.law("L11", "ops", "tiles")
 def test_no_keys_and_no_queries(rng):
     query, key, value = arrays(rng)
     for attend in (spec.attention, attendax.attention):
@@ -234,6 +242,7 @@ def test_no_keys_and_no_queries(rng):
         assert attend(query[:, :, :0], key, value, score_mod=scores.sink(LOGITS)).shape == (B, N, 0, V)
 
 
+@pytest.mark.law("L9", "ops")
 def test_merged_with_a_part_that_has_none_it_is_that_of_all(rng):
     query, key, value = arrays(rng)
     with_sink = attendax.attention(
@@ -257,6 +266,7 @@ def test_a_call_without_sinks_has_the_same_program(rng):
     assert "sink" in explained.impossible["cudnn"]
 
 
+@pytest.mark.law("L14", "ops")
 def test_l14_what_it_does_not_go_with(rng):
     qkv, mod = arrays(rng), scores.compose(scores.sink(LOGITS))
     with pytest.raises(NotImplementedError, match="a sink needs"):

@@ -12,6 +12,8 @@ from attendax import masks, spec
 from cases import B, D, G, N, S, T, V
 from judges import assert_same_bits, assert_tree_close
 
+pytestmark = pytest.mark.law("L9", "ops")
+
 
 def arrays(rng):
     return rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
@@ -124,6 +126,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.law("L14", "ops")
 @pytest.mark.parametrize("name", REFUSED)
 def test_l14_merge_refuses(name):
     error, arguments, message = REFUSED[name]

@@ -54,6 +54,7 @@ def directions(arrays, rng):
     return dots, rng.normal(size=(*arrays[0].shape[:-1], arrays[2].shape[-1]))
 
 
+@pytest.mark.law("L13", "tiles")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("limits", [HEADS, PAIRS, ONE_BY_ONE], ids=["all heads", "pairs", "one by one"])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=list(MASKS))
@@ -69,6 +70,7 @@ def test_every_first_derivative(mask, limits, arrays, rng):
     np.testing.assert_allclose(np.vdot(moves, cotangent), along_grads, rtol=1e-10)
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("limits", [HEADS, PAIRS, ONE_BY_ONE], ids=["all heads", "pairs", "one by one"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -92,6 +94,7 @@ def test_l6_nothing_masked_changes_a_bit(dtype, limits, rng):
             assert_same_bits(run(arrays, hidden(dots, wild), cotangent), wanted, f"dots {wild}")
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("wild", [np.nan, np.inf, 1e300])
 def test_l6_what_is_seen_touches_those_who_see_it_and_no_bit_else(wild, arrays, rng):
@@ -116,6 +119,7 @@ def test_l6_what_is_seen_touches_those_who_see_it_and_no_bit_else(wild, arrays, 
         np.testing.assert_allclose(got, exact, rtol=1e-10, atol=1e-12 * largest)
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("scale", [2.0**10, 1e25, -1e30])
 def test_l6_no_scale_makes_a_masked_key_overflow(scale, rng):
@@ -132,6 +136,7 @@ def test_l6_no_scale_makes_a_masked_key_overflow(scale, rng):
     assert_same_bits(run(large), wanted, f"scale {scale}")
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["open", "causal"])
 @pytest.mark.parametrize("wild", [np.nan, np.inf, 1e300])
@@ -145,6 +150,7 @@ def test_l6_a_query_that_nothing_depends_on_changes_no_gradient(wild, mask, arra
         assert_same_bits(run(bad, dots, cotangent)[2], run(arrays, dots, cotangent)[2], "gradients")
 
 
+@pytest.mark.law("L7", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("limits", [HEADS, Limits(5, 4, 1)])
 def test_l7_no_sum_of_large_values_overflows(limits):
@@ -157,6 +163,7 @@ def test_l7_no_sum_of_large_values_overflows(limits):
             np.testing.assert_allclose(attention(query, key, value, mask=mask), value[:, :, :7], rtol=1e-6)
 
 
+@pytest.mark.law("L12", "tiles")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("poison", [0.5, np.nan, 1e300])
 @pytest.mark.parametrize("which", ["query", "key", "value", "mask"])
@@ -175,6 +182,7 @@ def test_l12_vmap_over_one_argument_of_the_forward_alone(which, poison, arrays, 
         np.testing.assert_allclose(got[k], spec.attention(**(named | {which: x})), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.law("L8", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["open", "causal"])
 def test_l8_float16_overflows_nowhere(mask):
@@ -193,6 +201,7 @@ def test_l8_float16_overflows_nowhere(mask):
 FEW = (2, 5, 97, 8), (2, 5, 70, 8), (2, 5, 70, 8)
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_l6_a_value_of_few_queries_spoils_the_rows_that_see_it(odd, dtype, rng):

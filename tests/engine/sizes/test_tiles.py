@@ -23,6 +23,9 @@ from judges import assert_same_bits, assert_tree_close, judge_forward, judge_gra
 ATTENTION_CASES = [name for name in CASES if name.startswith("attention-")]
 
 
+@pytest.mark.law("L13", "tiles")
+@pytest.mark.law("L3", "tiles")
+@pytest.mark.law("L2", "tiles")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("name", ATTENTION_CASES)
@@ -37,6 +40,7 @@ def test_every_case_of_attention(name, twin):
 sizes = st.integers(1, 9)
 
 
+@pytest.mark.law("L11", "tiles")
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(sizes, sizes, sizes, sizes, st.sampled_from([1, 2, 3]), st.sampled_from(list(range(7))), st.integers(0, 2**31))
@@ -103,6 +107,7 @@ CAUSAL = {
 }
 
 
+@pytest.mark.law("L4", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", CAUSAL.values(), ids=list(CAUSAL))
 def test_causal_masks_over_ragged_tiles(mask, rng):
@@ -123,6 +128,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.law("L4", "tiles")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("mask", "T", "S"), WINDOWS.values(), ids=list(WINDOWS))
 def test_windows_over_ragged_tiles(mask, T, S, rng):
@@ -133,6 +139,7 @@ def test_windows_over_ragged_tiles(mask, T, S, rng):
         assert_as_by_hand(limits, arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, S)))
 
 
+@pytest.mark.law("L1", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("most", [8 * 20, 8 * 40, 8 * 60])
 def test_a_tile_may_take_some_of_the_heads_that_share_a_key_head(most, rng):
@@ -167,6 +174,7 @@ def test_under_a_mask_a_tile_of_few_queries_has_no_more_keys():
     assert (grid.chunk_sizes, grid.rows, grid.columns) == ((1, 8, 4), 1, 512)
 
 
+@pytest.mark.law("L1", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 1, 3)])
 def test_l1_any_leading_axes(leading, rng):
@@ -210,12 +218,14 @@ EXACT = {
 }
 
 
+@pytest.mark.law("L16", "tiles")
 @pytest.mark.parametrize("name", EXACT)
 def test_tiles_without_an_allowed_pair_are_skipped_and_open_ones_known(name):
     kinds, truth = scheduled(EXACT[name])
     np.testing.assert_array_equal(kinds, truth)
 
 
+@pytest.mark.law("L16", "tiles")
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("seed", range(20))
 def test_no_tile_with_an_allowed_pair_is_skipped(seed):
@@ -261,6 +271,7 @@ def count_work(mask, T, S):
     return len(done)
 
 
+@pytest.mark.law("L16", "tiles")
 def test_skipped_tiles_are_not_computed():
     """Tiles of 3 x 2 over 12 x 12 scores: 24 in all."""
     assert count_work(None, 12, 12) == 24
@@ -278,6 +289,7 @@ def test_a_forward_asks_once_for_the_range_of_queries_and_writes_no_scores_for_t
     assert set(re.findall(r"f32(\[[\d,]*,64\])\S* abs\(", text)) == {"[2,8,1024,64]"}
 
 
+@pytest.mark.law("L3", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("batched", [False, True])
@@ -310,6 +322,7 @@ def test_masks_and_modifiers_from_functions(batched, twin, rng):
         assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), wanted, 1e-10, f"function {k}")
 
 
+@pytest.mark.law("L13", "tiles")
 def test_l13_a_modifier_narrower_than_what_is_computed(rng):
     """The gradient of a table in bfloat16, where some tiles are skipped."""
     query, key, value = (jnp.asarray(rng.normal(size=(2, n, 4)), jnp.bfloat16) for n in (T, S, S))
@@ -326,6 +339,7 @@ def test_l13_a_modifier_narrower_than_what_is_computed(rng):
     assert_tree_close(jax.tree.map(lambda x: np.asarray(x, float), got), wanted, 2**-7, "bfloat16")
 
 
+@pytest.mark.law("L12", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "bias", "slopes", "table", "rng"])
 @pytest.mark.parametrize("twin", [Whole, Tiny])
@@ -369,6 +383,7 @@ def test_masks_pass_through_jit_scan_and_vmap_as_values(rng):
 # L6 in every direction
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e300])
@@ -394,6 +409,7 @@ def test_l6_the_tangent_does_not_see_what_is_masked(which, poison, rng):
         assert_same_bits(got, wanted, which)
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["reverse over forward", "forward over reverse", "reverse over reverse"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
@@ -420,6 +436,7 @@ def test_l6_holds_in_the_second_derivative(poison, order, rng):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(wanted))
 
 
+@pytest.mark.law("L6", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l6_future_keys_inside_one_tile(twin, rng):
@@ -443,6 +460,7 @@ def test_l6_future_keys_inside_one_tile(twin, rng):
 # L8, L15: precision and repeatability
 
 
+@pytest.mark.law("L8", "tiles")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("width", [3, 64, 128])
@@ -466,6 +484,7 @@ def test_l8_long_rows(dtype, width, rng):
     assert np.sqrt(np.mean((ours - exact) ** 2)) <= 2 * np.sqrt(np.mean(error**2))
 
 
+@pytest.mark.law("L15", "tiles")
 @pytest.mark.slow
 def test_l15_same_bits_again_and_inputs_untouched(rng):
     arrays = [rng.normal(size=s).astype(np.float32) for s in ((2, 4, 700, 8), (2, 2, 900, 8), (2, 2, 900, 8))]
@@ -492,6 +511,7 @@ MEMORY = {
 }
 
 
+@pytest.mark.law("L12", "tiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
 def test_l12_memory_is_linear(name):
@@ -528,6 +548,7 @@ def test_whole_blocks_need_memory_linear_in_their_length():
 # Decoding, caches, remat
 
 
+@pytest.mark.law("L16", "tiles")
 @pytest.mark.parametrize("T", [1, 3])
 def test_decoding_compiles_once_while_the_cache_fills(T, rng):
     """One query, or a few, against a cache whose filled length is traced; what lies beyond it is NaN."""
@@ -549,6 +570,7 @@ def test_decoding_compiles_once_while_the_cache_fills(T, rng):
         assert_tree_close(got, wanted, 1e-12, f"{filled}")
 
 
+@pytest.mark.law("L16", "tiles")
 def test_eager_calls_are_compiled_once(rng):
     from attendax.kernels import derivatives
 

@@ -28,6 +28,7 @@ def both_ways(f, how):
     return [jax.jit(each) if how == "jit" else each for each in (f, slope)]
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["jit", "eager"])
 @pytest.mark.parametrize("where", [P("data", None, "seq"), P("data", "heads", "seq"), P("data", "heads")], ids=str)
@@ -46,6 +47,7 @@ def test_vmap_over_a_divided_batch(where, how, rng):
             assert {each.kind for each in sent if each.bytes > 8} <= {"collective-permute"}  # keys, and no batch
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["jit", "eager"])
 def test_vmap_of_a_layer_over_a_divided_batch(how, rng):
@@ -152,6 +154,7 @@ def test_a_function_where_the_axis_of_the_batch_has_one_device(rng):
 JACOBIANS = {"jacfwd": jax.jacfwd, "jacrev": jax.jacrev, "hessian": jax.hessian}
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.parametrize("jacobian", JACOBIANS)
 @pytest.mark.parametrize("strategy", ["ring", "all_gather", "ulysses"])

@@ -69,6 +69,9 @@ def program(given):
     return run, bias
 
 
+@pytest.mark.law("L17", "sharded")
+@pytest.mark.law("L3", "sharded")
+@pytest.mark.law("L1", "sharded")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("kind", "T", "axes"), CASES)
 def test_out_lse_and_gradients(kind, T, axes, rng):
@@ -91,6 +94,7 @@ def test_out_lse_and_gradients(kind, T, axes, rng):
         assert result.sharding.is_equivalent_to(NamedSharding(MESH, P(*axes)), result.ndim)
 
 
+@pytest.mark.law("L16", "sharded")
 @pytest.mark.slow
 def test_each_device_does_its_share(rng):
     host = [x.astype(np.float32) for x in arrays(rng, 640, 640)]
@@ -107,6 +111,7 @@ def test_each_device_does_its_share(rng):
     assert divided.memory_analysis().temp_size_in_bytes < 1.2 * alone.memory_analysis().temp_size_in_bytes / 8
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_quickly")
 def test_jvp_and_second_order(rng):

@@ -47,6 +47,12 @@ def given_for(names, rng, devices):
     return arrays, options
 
 
+@pytest.mark.law("L13", "sharded")
+@pytest.mark.law("L10", "sharded")
+@pytest.mark.law("L9", "sharded")
+@pytest.mark.law("L4", "sharded")
+@pytest.mark.law("L3", "sharded")
+@pytest.mark.law("L2", "sharded")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("strategy", "option", "devices"), covering(STRATEGIES, tuple(OPTIONS), MESHES))
 def test_out_lse_and_every_gradient(strategy, option, devices, rng):
@@ -66,6 +72,7 @@ def test_out_lse_and_every_gradient(strategy, option, devices, rng):
 ORDERS = "in order", "contiguous", "zigzag"
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "options", "devices", "order"), covering(STRATEGIES, tuple(TOGETHER), MESHES, ORDERS)

@@ -13,7 +13,7 @@ from attendax import attention, masks, scores
 from attendax.kernels import native
 from collectives import collectives
 
-pytestmark = pytest.mark.skipif(not native.library().isa, reason=native.status())
+pytestmark = [pytest.mark.skipif(not native.library().isa, reason=native.status()), pytest.mark.law("L15", "sharded")]
 MESH = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
 B, N, G, T, S, D, V = 8, 4, 2, 40, 104, 5, 3
 IDS = np.sort(np.random.default_rng(3).integers(0, 3, (B, S)))
@@ -127,6 +127,8 @@ UNEQUAL = {
 }
 
 
+@pytest.mark.law("L17", "sharded")
+@pytest.mark.law("L11", "sharded")
 @pytest.mark.parametrize("name", UNEQUAL)
 @pytest.mark.sample(2)
 def test_what_no_division_fits_is_right(name, rng):
@@ -199,6 +201,7 @@ def test_inside(name, how, rng):
     assert sent == []
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 def test_directions_that_the_kernel_lacks(rng):
     """Tangents and second derivatives of a divided call run in tiles, and nothing is gathered."""
@@ -286,6 +289,7 @@ OF_TOKENS = ["full, grouped", "causal, padding", "causal, bias", "window, segmen
 OF_TOKENS += ["sink, causal, padding", "alibi, dropout"]
 
 
+@pytest.mark.law("L13", "sharded")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("kind", OF_TOKENS)
 @pytest.mark.sample(2)
@@ -303,6 +307,9 @@ def test_local_parts(strategy, kind, rng):
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.law("L8", "sharded")
+@pytest.mark.law("L7", "sharded")
+@pytest.mark.law("L6", "sharded")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("what", ["plain", "not a number", "huge scores"])
 @pytest.mark.sample(2)
@@ -329,6 +336,8 @@ def test_local_parts_in_float32(strategy, what, rng):
         assert error <= 2 * np.nanmax(abs(one - expected)) / scale + 2e-7
 
 
+@pytest.mark.law("L12", "sharded")
+@pytest.mark.law("L8", "sharded")
 def test_a_tangent_of_a_ring_keeps_its_digits(rng):
     """Where one key fills a row (L8): maximum, sum and scores of a tangent are those of one path, the tiles'."""
     size = 64
@@ -346,6 +355,7 @@ def test_a_tangent_of_a_ring_keeps_its_digits(rng):
     assert abs(ours - right).max() <= 2 * abs(tiles - right).max()
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_second_derivatives(strategy, rng):

@@ -22,6 +22,7 @@ def arrays_of(rng, T, heads, size):
     return np.float32(size) * query, *rest
 
 
+@pytest.mark.law("L8", "sharded")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("T", [256, 514, 600, 1024])
 @pytest.mark.parametrize("size", SIZES)
@@ -41,6 +42,7 @@ def test_l8_scores_of_every_size(strategy, size, T, rng):
             np.testing.assert_allclose(ours, right, rtol=0, atol=tolerance * np.abs(right).max())
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1.0, 30.0, 200.0])
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attendax import attention, masks, scores, sharding, spec
-from collectives import collectives
+from collectives import bytes_received, collectives
 
 KINDS = {  # the number of devices, of tokens, and their order
     "full, grouped": (2, 24, "in order"),
@@ -23,6 +23,7 @@ KINDS = {  # the number of devices, of tokens, and their order
 STRATEGIES = {"ring": "collective-permute", "all_gather": "all-gather", "ulysses": "all-to-all"}
 
 
+@pytest.mark.law("L13", "sharded")
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,6 +57,7 @@ DIRECTIONS = [
 ]
 
 
+@pytest.mark.law("L12", "sharded")
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize(("strategy", "kind", "devices", "order"), DIRECTIONS)
@@ -115,6 +117,7 @@ def causal_ring():
     return arrays, results
 
 
+@pytest.mark.law("L6", "sharded")
 def test_what_is_masked_cannot_matter(causal_ring):
     """A NaN in the padding, and one that later tokens see: not a bit of any row before it (L6)."""
     arrays, results = causal_ring
@@ -136,6 +139,7 @@ def test_what_is_masked_cannot_matter(causal_ring):
     np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(expected[0]))
 
 
+@pytest.mark.law("L6", "sharded")
 def test_a_gradient_through_what_is_not_a_number(causal_ring):
     """It is not a number where the specification's is not, and right everywhere else (L13)."""
     arrays, results = causal_ring
@@ -147,6 +151,37 @@ def test_a_gradient_through_what_is_not_a_number(causal_ring):
         np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.law("L5", "sharded")
+@pytest.mark.usefixtures("compiled_quickly")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_text_without_keys_gets_zero_and_no_gradient(strategy, rng):
+    """Its rows are empty on every device."""
+    query, key, value = sequences.arrays_of(rng, 8)
+    dout, dlse = rng.normal(size=(2, 8, 8, sequences.V)), rng.normal(size=(2, 8, 8))
+    given, specs, rest = sequences.placed({"mask": masks.padding(np.array([0, 8]))}, 4, "in order")
+    attend = sequences.attend_by(4, strategy, "in order", specs, rest, 8)
+    run = jax.jit(sequences.results_and_gradients(attend))
+    out, lse, *grads = map(np.asarray, run(query, key, value, given, dout, dlse))
+    assert (lse[0] == -np.inf).all()
+    assert np.isfinite(lse[1]).all()
+    for x in (out, *grads):
+        assert (x[0] == 0).all()
+        assert np.isfinite(x).all()
+        assert abs(x[1]).max() > 0
+
+
+@pytest.mark.law("L16", "sharded")
+def test_explain_says_what_is_sent(rng):
+    """By the ring it is what the compiled program receives, but for positions."""
+    arrays = sequences.arrays_of(rng, 48)
+    across = sequences.attend_by(4, "ring", "in order", {}, {}, 48)
+    received = bytes_received(jax.jit(across).lower(*arrays, {}).compile().as_text())
+    choice = sharding.explain(*arrays, devices=4)
+    assert 0 <= received - choice.bytes_received["ring"] < 100
+    assert "ring" in str(choice)
+
+
+@pytest.mark.law("L7", "sharded")
 def test_huge_scores(causal_ring):
     """Scores of 1e30 and their gradients (L7): maximum and sum of a row are taken again round the ring."""
     arrays, results = causal_ring
@@ -167,6 +202,7 @@ def test_order():
         sharding.zigzag(x, 5, axis=1)
 
 
+@pytest.mark.law("L14", "sharded")
 def test_refusals(rng):
     query, key, value = sequences.arrays_of(rng, 12, heads=4)
 
@@ -217,6 +253,7 @@ def test_what_tells_heads_apart_where_heads_and_tokens_are_divided(strategy, rng
         np.testing.assert_allclose(ours, right, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.law("L10", "sharded")
 @pytest.mark.slow
 def test_on_a_mesh_with_the_right_answer(rng):
     """``attention_on_mesh``, eager, with batches and heads divided, too: the same weights are kept (L10)."""
