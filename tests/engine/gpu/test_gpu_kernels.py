@@ -110,6 +110,7 @@ def test_in_the_tiles_of_a_gpu(target, dtype, monkeypatch):
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
 
 
+@pytest.mark.law("L8", "gpu")
 def test_l8_float32_is_as_right_as_the_plain_formula():
     """By three products of TF32, which the interpreter multiplies as a GPU does."""
     arrays = calls.arrays_of("float32", T=64, S=96, D=32, V=32)
