@@ -12,8 +12,8 @@ def is_mask(value: Any) -> bool:
 
 def on_kind(name: str, value: Any, dtype: str = "") -> str:
     """The code that makes an array of a list, or of a tensor of another library."""
-    kind = "A list" if isinstance(value, list | tuple) else "A tensor of torch"
-    return f"{kind} becomes an array by {array}." if (array := _array_of(name, value, dtype)) else ""
+    kind = "list" if isinstance(value, list | tuple) else "torch tensor"
+    return f"Convert the {kind} to an array: {array}." if (array := _array_of(name, value, dtype)) else ""
 
 
 def on_part(sign: str, other: Any) -> str:
@@ -24,7 +24,7 @@ def on_part(sign: str, other: Any) -> str:
         return f"Write mask {sign} masks.from_function(f)."
     dtype = str(getattr(other, "dtype", ""))
     if dtype.startswith(("float", "bfloat")):
-        return "What is added to the scores is passed as bias."
+        return "Pass numbers that are added to the scores as bias."
     array = _array_of("array", other, "bool") or ("array" if dtype == "bool" else "array.astype(bool)" if dtype else "")
     return f"Write mask {sign} masks.dense({array})." if array else ""
 
@@ -84,15 +84,15 @@ def on_axes(
     start, rows = ("[:, None", "[:, None]") if len(batch) == 1 else ("[..., None", "[..., None, :, :]")
     readings = []
     if shape == (S,):
-        readings.append(f"One for each key, (S,), is {x}[None, :].")
+        readings.append(f"For one entry per key, (S,), write {x}[None, :].")
     if batch and _alike(shape, (*batch, S)):
-        lengths = f", or masks.padding({numbers or x}.sum(-1)) where the real tokens come first"
-        said = f"One for each key, (B, S), is {x}{start}{', None' if heads else ''}, :]"
+        lengths = f", or masks.padding({numbers or x}.sum(-1)) if the real tokens come first"
+        said = f"For one entry per key, (B, S), write {x}{start}{', None' if heads else ''}, :]"
         readings.append(f"{said}{lengths if heads and name == 'mask' else ''}.")
     if heads and batch and _alike(shape, (*batch, T, S)):
-        readings.append(f"A {name} without the head axis is given one by {x}{rows}.")
+        readings.append(f"To add the head axis, write {x}{rows}.")
     if heads and batch and _alike(shape, (leading[-1], T, S)):
-        readings.append(f"A {name} for each head, (N, T, S), is {x}[{', '.join(['None'] * len(batch))}].")
+        readings.append(f"For one {name} per head, (N, T, S), write {x}[{', '.join(['None'] * len(batch))}].")
     return " ".join(readings)
 
 
@@ -100,7 +100,7 @@ def _alike(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     return len(shape) == len(full) and all(got in (1, size) for got, size in zip(shape, full, strict=True))
 
 
-PER_BATCH = 'Arrays of each text, (B, ...), are mapped by masks.from_function(f, *arrays, per="batch").'
+PER_BATCH = 'For arrays per text, (B, ...), write masks.from_function(f, *arrays, per="batch").'
 NUMBERS_OF_MASKS = {  # the names of their arrays
     "window": ("offset", "left", "right"),
     "padding": ("key_lengths", "query_lengths"),
@@ -118,7 +118,7 @@ def on_heads(mask: Any, scores: tuple[int, ...]) -> str:
             lead = getattr(array, "shape", ())[:-1]
             by_head = len(scores) > 2 and array is not None and array.shape[-1:] == scores[-3:-2]
             if by_head and len(lead) <= len(scores) - 3 and _alike(lead, scores[len(scores) - 3 - len(lead) : -3]):
-                found.append(f"{name} for each head has the axes of the scores: {name}[..., None, None].")
+                found.append(f"If {name} has one entry per head, write {name}[..., None, None].")
         return part
 
     if mask is not None:
@@ -147,25 +147,25 @@ def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
     if getattr(value, "__module__", "") == "attendax.masks" and callable(value):
         return f"Call it: mask=masks.{value.__name__}(...)."
     if callable(value):
-        return "A function of positions becomes a mask by masks.from_function(f)."
+        return "Make a mask of the function of positions: masks.from_function(f)."
     if hasattr(value, "kind"):
-        return "What changes scores is passed as score_mod."
+        return "Pass a score modifier as score_mod."
     if isinstance(value, str):
-        return f"A mask has no name: write mask=masks.{'window(left, right)' if 'window' in value else 'causal()'}."
+        return f"A mask is not a name: write mask=masks.{'window(left, right)' if 'window' in value else 'causal()'}."
     if isinstance(value, list | tuple) and value and all(map(is_mask, value)):
-        return f"Masks are joined: mask={' & '.join(f'mask[{k}]' for k in range(len(value)))}."
+        return f"Join the masks: mask={' & '.join(f'mask[{k}]' for k in range(len(value)))}."
     dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
     if dtype.startswith(("float", "bfloat")):
-        return "What is added to the scores is passed as bias."
+        return "Pass numbers that are added to the scores as bias."
     try:
         shape = tuple(np.shape(value))
     except ValueError:
-        return "Its rows have different lengths: fill them up with False."
+        return "The rows differ in length: pad them with False."
     numbers = _array_of("mask", value)
     if len(scores) == 4 and len(shape) == 1 and scores[0] == shape[0] != scores[-1]:
-        return f"Lengths, (B,), are a mask by masks.padding({numbers or 'mask'})."
+        return f"For lengths, (B,), write masks.padding({numbers or 'mask'})."
     if not (numbers or dtype):
         return ""
     array = _array_of("mask", value, "bool") if isinstance(value, list | tuple) else f"{numbers or 'mask'}.astype(bool)"
     said = on_axes("mask", shape, scores, heads=heads, array=array, numbers=numbers or "mask")
-    return said or f"{'A mask is an array' if numbers else 'Of numbers that are 0 and 1'}: {array}."
+    return said or f"{'Make it an array: ' if numbers else 'If the numbers are 0 and 1, write '}{array}."

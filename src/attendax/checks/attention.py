@@ -54,7 +54,7 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
         sentence = f"mask has shape {got} but the scores have shape {scores}."
         array = "array" if isinstance(value, _Meant) else ""
         said = advice.on_axes("mask", tuple(value.shape), scores, heads=has_heads, array=array)
-        said += " So is the array that masks.dense takes." if said and array else ""
+        said += " Pass the result to masks.dense." if said and array else ""
         said = advice.on_heads(given, scores) or advice.on_functions(given) or said
         fail(ValueError, function, sentence, rows, advice=said)
 
@@ -89,7 +89,7 @@ def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None
         return
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         said = advice.on_kind("bias", value, str(dtype))
-        said = ("A mask is passed as mask." if advice.is_mask(value) else said) if hasattr(value, "kind") else said
+        said = ("Pass a mask as mask." if advice.is_mask(value) else said) if hasattr(value, "kind") else said
         fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.", advice=said)
     rows = [("bias", f"{tuple(value.shape)} {value.dtype}", f"a floating array that broadcasts to {scores}")]
     if str(value.dtype) not in FLOATING:
@@ -171,12 +171,12 @@ def attention(
     """Check all arguments of ``attention`` (L1, L3, L8, L10); settle the scale and the key data of dropout."""
     if implementation in IMPLEMENTATIONS and implementation not in offered:
         there = " and ".join(map(repr, offered))
-        fail(NotImplementedError, function, f"implementation {implementation!r} is not here; offered: {there}.")
+        fail(NotImplementedError, function, f"implementation {implementation!r} is not available here, only {there}.")
     one_of(function, "implementation", implementation, (None, *offered))
     boolean(function, "return_lse", return_lse)
     arrays = {"query": query, "key": key, "value": value, "grad_output": grad_output}
     if len(getattr(query, "shape", (0, 0))) < 2:
-        sentence = f"query has rank {len(query.shape)} but needs 2, for one head, or at least 3."
+        sentence = f"query has rank {len(query.shape)} but needs 2 (one head) or at least 3."
         fail(ValueError, function, sentence, table(function, arrays, "attention"))
     one_head = len(getattr(query, "shape", ())) == 2
     sizes = check(function, arrays, signature="attention, one head" if one_head else "attention")
@@ -229,7 +229,9 @@ def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, w
     if array.shape[0] != num_heads:
         fail(ValueError, function, f"{name} is for {array.shape[0]} heads but query has N={num_heads}.")
     if not is_wider(array.dtype, dtype):
-        fail(TypeError, function, f"{name} has dtype {array.dtype}, narrower than {dtype} of query.")
+        fail(
+            TypeError, function, f"{name} has dtype {array.dtype} but query has {dtype}: it may be wider, not narrower."
+        )
     for x in offset:
         if x.shape and not (len(x.shape) == len(scores) - 3 and fits(tuple(x.shape), scores[:-3])):
             fail(ValueError, function, f"{name} has an offset of shape {tuple(x.shape)}, expected () or {scores[:-3]}.")
@@ -240,16 +242,16 @@ def _advice_on_score_mod(value: Any) -> str:
     if getattr(value, "__module__", "") == "attendax.scores" and callable(value):
         return f"Call it: score_mod=scores.{value.__name__}(...)."
     if callable(value):
-        return "A function f(scores, (n, i, j)) becomes a modifier by scores.from_function(f)."
+        return "Make a modifier of f(scores, (n, i, j)): scores.from_function(f)."
     if hasattr(value, "to_dense"):
-        return "A mask is passed as mask."
-    return "What is added to the scores is passed as bias." if hasattr(value, "dtype") else ""
+        return "Pass a mask as mask."
+    return "Pass numbers that are added to the scores as bias." if hasattr(value, "dtype") else ""
 
 
 def modified(scores: Any, result: Any) -> None:
     """Refuse what the function of a score modifier made of the scores, unless it is floating and of their shape."""
     got = f"{getattr(result, 'dtype', type(result).__name__)} {getattr(result, 'shape', '')}".rstrip()
     if str(getattr(result, "dtype", None)) not in FLOATING:
-        fail(TypeError, "attention", f"the function of score_mod must return floating scores, got {got}.")
+        fail(TypeError, "attention", f"the score_mod function must return floating scores, got {got}.")
     if tuple(result.shape) != tuple(scores.shape):
-        fail(ValueError, "attention", f"the function of score_mod made {got} of scores {tuple(scores.shape)}.")
+        fail(ValueError, "attention", f"the score_mod function must return shape {tuple(scores.shape)}, got {got}.")

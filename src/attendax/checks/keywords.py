@@ -11,10 +11,10 @@ from .shapes import fail
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CAUSAL = "Write mask=masks.causal()."
-_MASK = "Write mask=array, boolean with True = may look; an array that is added is bias=array."
+_MASK = "Write mask=array (boolean, True = may look), or bias=array for numbers that are added to the scores."
 _DROPOUT = "Write dropout_rate=rate, dropout_rng=jax.random.key(seed)."
-_ALWAYS = "Leave it out: there is dropout only where dropout_rate is given."
-_GROUPED = "Leave it out: fewer heads of key and value than of query are enough."
+_ALWAYS = "Leave it out: dropout is off unless dropout_rate is given."
+_GROUPED = "Leave it out: pass fewer key and value heads than query heads."
 _WINDOW = "Write mask=masks.window(left, right)."
 _SEGMENTS = "Write mask=masks.segments(query_ids, key_ids)."
 _LENGTHS = "Write mask=masks.padding(key_lengths, query_lengths)."
@@ -22,9 +22,9 @@ _SOFTCAP = "Write score_mod=scores.softcap(cap)."
 _SINK = "Write score_mod=scores.sink(logits)."
 _SCALE = "Write scale=number."
 _LSE = "Write return_lse=True."
-_WEIGHTS = "Call attention_with_weights of ops or spec, or weights_at for some of them."
+_WEIGHTS = "Call attention_with_weights (in ops or spec), or weights_at for some of the weights."
 
-TOKENS_FIRST = "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is."
+TOKENS_FIRST = "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) directly."
 _LAYOUT = f"Heads come before tokens, (..., N, T, D): x.swapaxes(1, 2). {TOKENS_FIRST}"
 
 HERE = {
@@ -110,7 +110,7 @@ def _refuse_unknown(function: str, name: str, names: list[str], known: Mapping[s
     needed = advice.removeprefix("Write ").partition("=")[0] if advice.startswith("Write ") else "bias"
     if known is HERE and needed not in names:
         advice = ""
-    fail(TypeError, function, f"there is no argument {name!r}.", advice=advice or f"There are {', '.join(names)}.")
+    fail(TypeError, function, f"unexpected argument {name!r}.", advice=advice or f"Arguments: {', '.join(names)}.")
 
 
 def _refuse_place(function: str, args: tuple[Any, ...], places: list[str], names: list[str]) -> NoReturn:
@@ -120,8 +120,9 @@ def _refuse_place(function: str, args: tuple[Any, ...], places: list[str], names
     if name:
         call = f"{function}({', '.join(places)}, {name}=...)"
         fail(TypeError, function, f"{name} is keyword-only: write {call}.")
-    facts = f"{len(args)} arguments are given by position, but it takes {len(places)}: {', '.join(places)}."
-    fail(TypeError, function, facts, advice=f"By name: {', '.join(by_name)}." if by_name else "")
+    count = f"{len(places)} positional argument{'s' * (len(places) != 1)}"
+    facts = f"takes {count} ({', '.join(places)}), got {len(args)}."
+    fail(TypeError, function, facts, advice=f"Keyword-only: {', '.join(by_name)}." if by_name else "")
 
 
 def _names_of_kind(value: Any) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def qk_norm(function: str, gains: Any, query: Any, num_heads: int, eps: Any, one
     for name, gamma in gains._asdict().items():
         floating(function, name, gamma, rank=1)
         if gamma.shape[0] != width:
-            sentence = f"{name} has {gamma.shape[0]} entries but a head has {width} columns, for all heads alike."
+            sentence = f"{name} has {gamma.shape[0]} entries but a head has {width} columns; all heads share one gain."
             fail(ValueError, function, sentence)
         if not is_wider(gamma.dtype, query.dtype):
             facts = f"{name} has dtype {gamma.dtype} but the queries have {query.dtype}"
@@ -81,7 +81,7 @@ def arrays_first(function: str, arrays: dict[str, Any], name: str, weights: Any)
         method = "" if function[0].islower() or "." in function else ".forward"
         order = ", ".join((*(["grad_output"] if "grad_output" in arrays else []), *given, name))
         names = " and ".join(", ".join(given).rsplit(", ", 1))
-        facts = f"{names} come{'s' if len(given) == 1 else ''} first, then {name}, and they are the other way round."
+        facts = f"{names} come{'s' if len(given) == 1 else ''} first, then {name}, but they are swapped."
         fail(TypeError, function, facts, advice=f"Write {function}{method}({order}, ...).")
 
 
@@ -112,7 +112,7 @@ def gated(function: str, arrays: dict[str, Any], activation: Any) -> None:
     """Check a call of ``gated_feed_forward`` or its backward: W1 is twice as wide as the network."""
     sizes = check(function, arrays)
     if sizes["2F"] != 2 * sizes["F"]:
-        facts = f"W1 has {sizes['2F']} columns but W2 has {sizes['F']} rows: half of W1's are the gate."
+        facts = f"W1 has {sizes['2F']} columns but W2 has {sizes['F']} rows: W1 needs twice as many, for the gate."
         fail(ValueError, function, facts)
     one_of(function, "activation", activation, ACTIVATIONS)
 
@@ -135,16 +135,16 @@ def rotary(
     theta = number(function, "theta", theta, low=0, closed=False)
     boolean(function, "interleaved", interleaved)
     if frequencies is None and D % 2:
-        fail(ValueError, function, f"x has D={D} but pairs of columns are turned: D must be even.")
+        fail(ValueError, function, f"x has D={D}, but D must be even: columns are rotated in pairs.")
     numbers, factor = _frequencies(function, frequencies, D)
     count = D // 2 if numbers is None else len(numbers)
     if axes is not None and not hasattr(axes, "__len__"):
-        fail(TypeError, function, f"axes must be the number of an axis for each pair, got {type(axes).__name__}.")
+        fail(TypeError, function, f"axes must have one axis number per pair, got {type(axes).__name__}.")
     axes = None if axes is None else tuple(integer(function, "axes", axis, minimum=0) for axis in axes)
     if axes is not None and len(axes) != count:
-        fail(ValueError, function, f"axes has {len(axes)} entries but {count} pairs of columns are turned.")
+        fail(ValueError, function, f"axes has {len(axes)} entries but {count} pairs of columns are rotated.")
     if axes is not None and positions_ is None:
-        fail(ValueError, function, "axes are given but positions are None: they are (axes, ...).")
+        fail(ValueError, function, "axes need positions of shape (axes, ...), got None.")
     if positions_ is not None:
         _places(function, arrays["x"], positions_, 0 if not axes else max(axes) + 1)
     return Turns(numbers, factor, theta, axes, bool(interleaved))
@@ -156,12 +156,12 @@ def _frequencies(function: str, given: Any, D: int) -> tuple[tuple[float, ...] |
         return None, 1.0
     numbers, factor = (given.numbers, given.factor) if hasattr(given, "numbers") else (given, 1.0)
     if not hasattr(numbers, "__len__"):
-        fail(TypeError, function, f"frequencies must be numbers, one for each pair, got {type(numbers).__name__}.")
+        fail(TypeError, function, f"frequencies must be numbers, one per pair, got {type(numbers).__name__}.")
     if is_traced(numbers):
         fail(TypeError, function, "frequencies must be known before tracing: their angles are computed in float64.")
     numbers = tuple(number(function, "frequencies", float(x)) for x in numbers)
     if 2 * len(numbers) > D:
-        fail(ValueError, function, f"frequencies are those of {2 * len(numbers)} columns but x has D={D}.")
+        fail(ValueError, function, f"frequencies are for {2 * len(numbers)} columns but x has D={D}.")
     return numbers, number(function, "factor", factor)
 
 

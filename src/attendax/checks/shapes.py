@@ -191,7 +191,7 @@ def _check_dtypes(function: str, rows: list[_Row]) -> None:
             continue
         facts = f"{first.name} has dtype {first.array.dtype} but {row.name} has {row.array.dtype}"
         if not row.is_weight:
-            said = f"One dtype for both: {row.name}.astype({first.name}.dtype)."
+            said = f"Use one dtype: {row.name}.astype({first.name}.dtype)."
             fail(TypeError, function, f"{facts}.", rows, advice=said)
         if not is_wider(row.array.dtype, first.array.dtype):
             fail(TypeError, function, f"{facts}: a weight may be wider, not narrower.", rows)
@@ -231,7 +231,7 @@ def native(name: str, array: Any) -> str:
     """Advice for floating numbers in another byte order than this machine's; empty for others."""
     dtype: Any = getattr(array, "dtype", None)
     native = str(dtype.newbyteorder("=")) if getattr(dtype, "isnative", True) is False else ""
-    return f"They are in the byte order of another machine: {name}.astype({native!r})." if native in FLOATING else ""
+    return f"Convert the byte order: {name}.astype({native!r})." if native in FLOATING else ""
 
 
 def is_wider(dtype: Any, other: Any) -> bool:

@@ -119,7 +119,7 @@ def key_data(function: str, rng: Any) -> Any:
             function,
             "dropout_rate is above 0 but dropout_rng is None.",
             [("dropout_rng", "None", "a random key")],
-            advice="Write dropout_rng=jax.random.key(seed); for each step another, jax.random.fold_in(key, step).",
+            advice="Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step).",
         )
     if str(getattr(rng, "dtype", "")).startswith("key<"):
         import jax  # a typed key cannot be read otherwise; a caller who has one has loaded JAX
@@ -149,7 +149,7 @@ def in_range(function: str, name: str, value: float, dtype: Any, role: str) -> N
     low, high = ends[role]
     if not low <= abs(value) <= high:
         bounds = f"from {low:.2g} to {high:.2g}" if low else f"at most {high:.2g}"
-        fail(ValueError, function, f"{name}={value!r} must be {bounds}: {info.dtype} is computed in.")
+        fail(ValueError, function, f"{name}={value!r} must be {bounds}, because the computation is in {info.dtype}.")
 
 
 def is_cut(x: np.ndarray) -> bool:
@@ -179,7 +179,9 @@ def function_arrays(arrays: Any) -> Any:
         x = x.astype(dtype.newbyteorder("=")) if isinstance(x, np.ndarray) and not dtype.isnative else x
         if isinstance(x, np.ndarray) and is_cut(x):
             sentence = f"arrays hold {x.min()} to {x.max()}, but JAX is set to 32 bits."
-            fail(ValueError, "from_function", sentence, advice='jax.config.update("jax_enable_x64", True) allows 64.')
+            fail(
+                ValueError, "from_function", sentence, advice='For 64 bits: jax.config.update("jax_enable_x64", True).'
+            )
         return x
 
     return jax.tree.map(converted, arrays)

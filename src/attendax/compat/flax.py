@@ -118,7 +118,7 @@ def _of_booleans(mask: Any) -> Any:
     if not is_traced(mask):
         known = np.asarray(mask)
         if not ((known == 0) | (known == 1)).all():
-            advice = "What is added to the scores is passed as bias."
+            advice = "Pass numbers that are added to the scores as bias."
             fail(ValueError, NAME, f"mask has dtype {kind} and holds other numbers than 0 and 1.", advice=advice)
     return jnp.asarray(mask) != 0
 

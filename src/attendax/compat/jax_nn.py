@@ -20,7 +20,7 @@ IMPLEMENTATIONS = {"xla": "blockwise"}  # its name in jax.nn -> its name here
 NOT_HERE = "jax.nn has no such argument; attendax.attention has {}."
 KNOWN = {
     **dict.fromkeys(("causal", "use_causal_mask"), "Write is_causal=True."),
-    **dict.fromkeys(("attn_mask", "attention_mask"), "Write mask=array, boolean with True = may look, or bias=array."),
+    **dict.fromkeys(("attn_mask", "attention_mask"), "Write mask=array (boolean, True = may look), or bias=array."),
     **dict.fromkeys(("window_size", "sliding_window"), "Write local_window_size=(left, right)."),
     **dict.fromkeys(("key_lengths", "kv_seqlen", "kv_seq_lengths"), "Write key_value_seq_lengths=lengths."),
     **dict.fromkeys(("sm_scale", "softmax_scale"), "Write scale=number."),

@@ -89,7 +89,7 @@ def check_inputs(x: Any, config: EncoderConfig, **others: Any) -> None:
         row = (name, got, f"{shape if len(shape) == 2 and name != 'x' else '(B, T)'} {kind}")
         said = on_kind(name, value, "bool" if kind == "boolean" else "")
         if dtype is None or said or not np.issubdtype(dtype, np.integer if kind == "integer" else np.bool_):
-            said = said or ("Of numbers that are 0 and 1: mask.astype(bool)." if name == "mask" and dtype else "")
+            said = said or ("If the numbers are 0 and 1, write mask.astype(bool)." if name == "mask" and dtype else "")
             checks.fail(TypeError, "encode", f"{name} must be an array of {kind} dtype, got {got}.", [row], advice=said)
         if len(value.shape) != 2 or tuple(value.shape) != shape:
             checks.fail(ValueError, "encode", f"{name} has the wrong shape.", [row])

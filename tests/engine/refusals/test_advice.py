@@ -108,7 +108,7 @@ def test_masks_of_torch():
     assert "masks" not in message_of(lambda: masks.segments(lengths, lengths))[-1]
     for make in (masks.padding, lambda key_lengths: masks.causal() & masks.padding(key_lengths)):
         last = message_of(lambda make=make: make(lengths), TypeError)[-1]
-        assert last == "A tensor of torch becomes an array by key_lengths.detach().cpu().numpy()."
+        assert last == "Convert the torch tensor to an array: key_lengths.detach().cpu().numpy()."
     assert message_of(lambda: masks.dense(torch.tensor(FLAGS)), TypeError)[-1].endswith(
         " array.detach().cpu().numpy()."
     )
@@ -134,21 +134,21 @@ def test_biases_in_jax_nn():
 def test_where_batch_and_heads_are_equal_both_readings_are_named():
     x = np.ones((3, 3, 5, 2), np.float32)
     last = message_of(lambda: attendax.attention(x, x, x, mask=np.ones((3, 5, 5), bool)))[-1]
-    assert last == (
-        "A mask without the head axis is given one by mask[:, None]. A mask for each head, (N, T, S), is mask[None]."
-    )
+    assert last == ("To add the head axis, write mask[:, None]. For one mask per head, (N, T, S), write mask[None].")
     last = message_of(lambda: masks.dense(np.ones((3, 5), bool)).to_dense(4, 5))[-1]
-    assert last.startswith("One for each key, (B, S), is array[:, None, None, :], or masks.padding(array.sum(-1))")
+    assert last.startswith(
+        "For one entry per key, (B, S), write array[:, None, None, :], or masks.padding(array.sum(-1))"
+    )
     last = message_of(lambda: attendax.attention(x, x, x, mask=masks.dense(np.ones((3, 5, 5), bool))))[-1]
     assert "array[:, None]" in last
-    assert last.endswith("So is the array that masks.dense takes.")
+    assert last.endswith("Pass the result to masks.dense.")
 
 
 def test_the_seeds_have_no_head_axis():
     Q, K, V = (x[:, 0] for x in CALL.values())
     attend = functools.partial(spec.scaled_dot_product_attention, Q, K, V)
     last = message_of(lambda: attend(mask=FLAGS))[-1]
-    assert last == "One for each key, (B, S), is mask[:, None, :]."
+    assert last == "For one entry per key, (B, S), write mask[:, None, :]."
     attend(mask=FLAGS[:, None, :])
 
 
@@ -164,7 +164,7 @@ def test_heads_and_tokens_the_other_way_round(swapped_names, code):
     for attend in (attendax.attention, spec.attention):
         message = message_of(lambda f=attend: f(**arrays))
         assert message[-2] == f"Heads come before tokens, (..., N, T, D). From (..., T, N, D): {code}."
-        assert message[-1] == "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is."
+        assert message[-1] == "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) directly."
         assert [line.split()[0] for line in message[1:4]] == ["query", "key", "value"]
         assert str(arrays["key"].shape) in message[2]
     others = {name: x.swapaxes(1, 2) for name, x in arrays.items()}  # that call's tokens come first
@@ -188,7 +188,7 @@ def test_arrays_of_another_kind():
         check(functools.partial(without(name), spec.attention), name, CALL[name].tolist(), code(name), CALL[name])
         check(functools.partial(without(name), attendax.attention), name, CALL[name].tolist(), code(name), CALL[name])
     traced = message_of(lambda: jax.jit(lambda x: attendax.attention(x, CALL["key"], CALL["value"]))([1.0, 2.0]))
-    assert traced[-1] == "A list becomes an array by jnp.asarray(query, 'float32')."
+    assert traced[-1] == "Convert the list to an array: jnp.asarray(query, 'float32')."
 
 
 def test_tensors_of_torch():
@@ -200,7 +200,7 @@ def test_tensors_of_torch():
             check(functools.partial(without(name), attend), name, tensor, line, CALL[name])
     narrow = torch.ones(5, 3, dtype=torch.bfloat16, requires_grad=True)
     last = message_of(lambda: attendax.attention(narrow, narrow, narrow))[-1]
-    assert last == "A tensor of torch becomes an array by jnp.from_dlpack(query.detach())."
+    assert last == "Convert the torch tensor to an array: jnp.from_dlpack(query.detach())."
     assert run("jnp.from_dlpack(query.detach())", "query", narrow).dtype == jnp.bfloat16
 
 
@@ -219,10 +219,10 @@ def test_ids_and_masks_of_encode():
     params = encoders.init_encoder(jax.random.key(0), config)
     ids, flags = np.array([[1, 2, 3]]), np.array([[1, 1, 0]])
     encode = functools.partial(encoders.encode, params=params, config=config)
-    assert message_of(lambda: encode(ids.tolist()))[-1] == "A list becomes an array by np.asarray(x)."
-    assert message_of(lambda: encode(ids, mask=flags))[-1] == "Of numbers that are 0 and 1: mask.astype(bool)."
+    assert message_of(lambda: encode(ids.tolist()))[-1] == "Convert the list to an array: np.asarray(x)."
+    assert message_of(lambda: encode(ids, mask=flags))[-1] == "If the numbers are 0 and 1, write mask.astype(bool)."
     last = message_of(lambda: encode(ids, mask=flags.tolist()))[-1]
-    assert last == "A list becomes an array by np.asarray(mask, 'bool')."
+    assert last == "Convert the list to an array: np.asarray(mask, 'bool')."
 
 
 NEXT = {
@@ -239,18 +239,18 @@ NEXT = {
     "dropout without a key": (
         lambda: attendax.attention(**CALL, dropout_rate=0.5),
         ValueError,
-        "Write dropout_rng=jax.random.key(seed); for each step another, jax.random.fold_in(key, step).",
+        "Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step).",
     ),
     "mixed dtypes": (
         lambda: attendax.attention(**CALL | {"key": CALL["key"].astype(np.float64)}),
         TypeError,
-        "One dtype for both: key.astype(query.dtype).",
+        "Use one dtype: key.astype(query.dtype).",
     ),
     "a layout": (
         lambda: attendax.attention(**CALL, layout="BTNH"),
         TypeError,
         "Heads come before tokens, (..., N, T, D): x.swapaxes(1, 2). "
-        "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is.",
+        "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) directly.",
     ),
     "a name of two modules": (
         lambda: attendax.rotary_encoding,

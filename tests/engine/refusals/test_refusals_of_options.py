@@ -58,11 +58,11 @@ MISTAKES = [
     ("attention", {"scale": 1e309}, ValueError, ["scale", "finite"]),
     ("attention", {"mask": masks.causal}, TypeError, ["mask must be boolean", "function"]),
     ("attention", {"mask": np.tri}, TypeError, ["mask must be boolean", "function"]),
-    ("attention", {"is_causal": True}, TypeError, ["there is no argument 'is_causal'"]),
-    ("attention", {"quary": None}, TypeError, ["there is no argument 'quary'"]),
-    ("attention_backward", {"attn_mask": None}, TypeError, ["there is no argument 'attn_mask'"]),
-    ("attention_with_weights", {"dropout_p": 0.5}, TypeError, ["there is no argument 'dropout_p'"]),
-    ("multi_head_attention", {"key_padding_mask": None}, TypeError, ["there is no argument 'key_padding_mask'"]),
+    ("attention", {"is_causal": True}, TypeError, ["unexpected argument 'is_causal'"]),
+    ("attention", {"quary": None}, TypeError, ["unexpected argument 'quary'"]),
+    ("attention_backward", {"attn_mask": None}, TypeError, ["unexpected argument 'attn_mask'"]),
+    ("attention_with_weights", {"dropout_p": 0.5}, TypeError, ["unexpected argument 'dropout_p'"]),
+    ("multi_head_attention", {"key_padding_mask": None}, TypeError, ["unexpected argument 'key_padding_mask'"]),
     ("attention", {"score_mod": abs}, TypeError, ["score_mod", "builtin_function_or_method"]),
     ("attention", {"score_mod": 2.0}, TypeError, ["score_mod", "float"]),
     ("attention", {"score_mod": masks.causal()}, TypeError, ["score_mod", "Mask"]),
@@ -195,7 +195,7 @@ def test_weights_before_the_tokens(module, backward):
         function(*gradient, x, weights, **given)
         message = assert_refuses(lambda f=function, w=weights, o=given: f(*gradient, w, x, **o), TypeError)
         first, advice = message.splitlines()
-        assert first == f"{name}{suffix}: x comes first, then {argument}, and they are the other way round."
+        assert first == f"{name}{suffix}: x comes first, then {argument}, but they are swapped."
         assert advice == f"Write {name}{suffix}({'grad_output, ' if backward else ''}x, {argument}, ...)."
 
 
@@ -221,7 +221,7 @@ def test_weights_before_the_arrays():
     ]
     for name, call, arrays, given, words, order in calls:
         first, advice = assert_refuses(lambda c=call, a=arrays, g=given: c(g, *a), TypeError).splitlines()
-        assert first.endswith(f": {words}, then params, and they are the other way round."), name
+        assert first.endswith(f": {words}, then params, but they are swapped."), name
         assert advice == f"Write {name}({order}, ...).", name
     for owner, arrays, given, order in [
         (layer, [x, x, x], weights, "Q, K, V"), (block, [x], of_block, "x"), (single, [x], of_single, "x"),
@@ -242,9 +242,9 @@ BY_POSITION = [  # a call, and the whole error
     (lambda: attendax.explain(Q, K, K, 0.5),
      "explain: scale is keyword-only: write explain(query, key, value, scale=...)."),
     (lambda: attendax.attention_stats(Q, K, K),
-     "attention_stats: 3 arguments are given by position, but it takes 2: query, key.\n"
-     "By name: mask, bias, score_mod, scale."),
-    (lambda: attendax.merge(Q, Q, K, K), "merge: 4 arguments are given by position, but it takes 2: one, other."),
+     "attention_stats: takes 2 positional arguments (query, key), got 3.\n"
+     "Keyword-only: mask, bias, score_mod, scale."),
+    (lambda: attendax.merge(Q, Q, K, K), "merge: takes 2 positional arguments (one, other), got 4."),
     (lambda: attendax.attention(Q, K), "attention: value is missing.\nWrite attention(query, key, value)."),
     (lambda: ops.multi_head_attention(X, None, num_heads=2),
      "multi_head_attention: value and params are missing.\n"
@@ -257,25 +257,25 @@ BY_POSITION = [  # a call, and the whole error
      "attention: axis_name is keyword-only: write attention(query, key, value, axis_name=...)."),
     (lambda: masks.segments(IDS),
      "segments: key_ids is missing.\nTexts that look at themselves are segments(ids, ids)."),
-    (lambda: masks.causal(5, 7), "causal: 2 arguments are given by position, but it takes 1: offset."),
+    (lambda: masks.causal(5, 7), "causal: takes 1 positional argument (offset), got 2."),
     (lambda: ops.encoder_block(X, None, num_heads=3, is_causal=True),
-     "encoder_block: there is no argument 'is_causal'.\nWrite mask=masks.causal()."),
+     "encoder_block: unexpected argument 'is_causal'.\nWrite mask=masks.causal()."),
     (lambda: ops.encoder_block(X, None, num_heads=3, training=True),
-     "encoder_block: there is no argument 'training'.\nThere are x, params, num_heads, mask, norm, activation, eps."),
+     "encoder_block: unexpected argument 'training'.\nArguments: x, params, num_heads, mask, norm, activation, eps."),
     (lambda: spec.scaled_dot_product_attention(Q, K, K, is_causal=True),
-     "scaled_dot_product_attention: there is no argument 'is_causal'.\nWrite mask=masks.causal()."),
+     "scaled_dot_product_attention: unexpected argument 'is_causal'.\nWrite mask=masks.causal()."),
     (lambda: compat.jax_nn.dot_product_attention(Q, K, K, causal=True),
-     "jax_nn.dot_product_attention: there is no argument 'causal'.\nWrite is_causal=True."),
+     "jax_nn.dot_product_attention: unexpected argument 'causal'.\nWrite is_causal=True."),
     (lambda: compat.jax_nn.dot_product_attention(Q, K, K, dropout_rate=0.1),
-     "jax_nn.dot_product_attention: there is no argument 'dropout_rate'.\n"
+     "jax_nn.dot_product_attention: unexpected argument 'dropout_rate'.\n"
      "jax.nn has no such argument; attendax.attention has dropout_rate."),
     (lambda: compat.jax_nn.dot_product_attention(Q, K, K, None, None, 0.5),
      "jax_nn.dot_product_attention: scale is keyword-only: "
      "write jax_nn.dot_product_attention(query, key, value, bias, mask, scale=...)."),
     (lambda: compat.flax.attention_fn(Q, K, K, causal=True),
-     "flax.attention_fn: there is no argument 'causal'.\nWrite is_causal=True."),
+     "flax.attention_fn: unexpected argument 'causal'.\nWrite is_causal=True."),
     (lambda: compat.equinox.multihead_attention(None, Q, K, K, causal=True),
-     "equinox.multihead_attention: there is no argument 'causal'.\nWrite mask=masks.causal()."),
+     "equinox.multihead_attention: unexpected argument 'causal'.\nWrite mask=masks.causal()."),
 ]  # fmt: skip
 
 
@@ -318,7 +318,7 @@ def test_ranks_and_leading_axes():
     """Two is a rank of its own (L1); what is to be repeated is written out, and what is written works."""
     for module, library in ((attendax, "jnp"), (spec, "np")):
         message = assert_refuses(lambda m=module: m.attention(Q[0, 0, 0], K[0, 0, 0], K[0, 0, 0]), ValueError)
-        assert message.startswith("attention: query has rank 1 but needs 2, for one head, or at least 3.\n")
+        assert message.startswith("attention: query has rank 1 but needs 2 (one head) or at least 3.\n")
         for key in (K[:1], K[0]):
             message = assert_refuses(lambda m=module, k=key: m.attention(Q, k, k), ValueError)
             code = f"{library}.broadcast_to(key, (2, 4, 7, 8)), {library}.broadcast_to(value, (2, 4, 7, 8))"
@@ -462,7 +462,7 @@ VALUES = [
     (lambda: masks.causal([3]), TypeError, "causal: offset must be an integer, got [3] of type list."),
     (lambda: masks.padding([3]), TypeError,
      "padding: key_lengths must be an array of integers, got list.\n"
-     "A list becomes an array by np.asarray(key_lengths)."),
+     "Convert the list to an array: np.asarray(key_lengths)."),
     (lambda: masks.padding(True), TypeError, "padding: key_lengths must be an integer, got True of type bool."),
     (lambda: masks.padding(-1), ValueError, "padding: key_lengths must be at least 0, got -1."),
     (lambda: masks.padding(np.array([3, 2**32 + 3])), ValueError,
@@ -489,8 +489,8 @@ VALUES = [
     (lambda: masks.dense(IDS), TypeError, "dense: array must be boolean, got int64."),
     (lambda: masks.dense(IDS > 0).to_dense(3, 5), ValueError,
      "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1.\n"
-     "One for each key, (B, S), is array[:, None, None, :], or masks.padding(array.sum(-1)) "
-     "where the real tokens come first."),
+     "For one entry per key, (B, S), write array[:, None, None, :], or masks.padding(array.sum(-1)) "
+     "if the real tokens come first."),
     (lambda: masks.from_function(1), TypeError, "from_function: f must be callable, got int."),
     (lambda: masks.causal() & IDS, TypeError,
      "masks: & joins two masks, got ndarray.\nWrite mask & masks.dense(array.astype(bool))."),
@@ -503,7 +503,7 @@ VALUES = [
     (lambda: masks.causal() & [[True]], TypeError,
      "masks: & joins two masks, got list.\nWrite mask & masks.dense(np.asarray(array, 'bool'))."),
     (lambda: masks.causal() & np.zeros((2, 2)), TypeError,
-     "masks: & joins two masks, got ndarray.\nWhat is added to the scores is passed as bias."),
+     "masks: & joins two masks, got ndarray.\nPass numbers that are added to the scores as bias."),
     (lambda: masks.causal() & masks.causal, TypeError,
      "masks: & joins two masks, got function.\nCall it: mask & masks.causal(...)."),
     (lambda: masks.causal() | (lambda i, j: i < j), TypeError,
@@ -531,9 +531,9 @@ VALUES = [
      "relative_bias: offset must be an array of integers, got float64."),
     (lambda: scores.alibi(np.ones(2, ">f4")), TypeError,
      "alibi: slopes must be a floating array, got >f4.\n"
-     "They are in the byte order of another machine: slopes.astype('float32')."),
+     "Convert the byte order: slopes.astype('float32')."),
     (lambda: scores.alibi([0.5]), TypeError, "alibi: slopes must be a floating array, got list.\n"
-     "A list becomes an array by np.asarray(slopes, 'float32')."),
+     "Convert the list to an array: np.asarray(slopes, 'float32')."),
     (lambda: scores.alibi(np.ones(2), offset=0.5), TypeError,
      "alibi: offset must be an integer, got 0.5 of type float."),
     (lambda: scores.relative_bias(np.ones((2, 4))), ValueError,
@@ -589,34 +589,34 @@ attention: query has leading axes (3,) but key has (4,).
     ("attention", {"mask": np.ones((3, 5, 7), bool)}, """\
 attention: mask has shape (3, 5, 7) but the scores have shape (3, 4, 5, 7).
   mask  got (3, 5, 7) bool   expected (3, 4, 5, 7) or (5, 7), any axis may be 1
-A mask without the head axis is given one by mask[:, None]."""),
+To add the head axis, write mask[:, None]."""),
     ("attention", {"mask": np.ones((5, 7), np.int32)}, """\
 attention: mask must be boolean (True = this query may look at this key), got int32.
   mask  got (5, 7) int32   expected (3, 4, 5, 7) or (5, 7), any axis may be 1
-Of numbers that are 0 and 1: mask.astype(bool)."""),
+If the numbers are 0 and 1, write mask.astype(bool)."""),
     ("attention", {"mask": masks.causal}, """\
 attention: mask must be boolean (True = this query may look at this key), got function.
   mask  got function   expected (3, 4, 5, 7) or (5, 7), any axis may be 1
 Call it: mask=masks.causal(...)."""),
     ("attention", {"score_mod": lambda s, at: s}, """\
 attention: score_mod must be a value from attendax.scores, got function.
-A function f(scores, (n, i, j)) becomes a modifier by scores.from_function(f)."""),
+Make a modifier of f(scores, (n, i, j)): scores.from_function(f)."""),
     ("attention", {"score_mod": scores.softcap}, """\
 attention: score_mod must be a value from attendax.scores, got function.
 Call it: score_mod=scores.softcap(...)."""),
     ("attention", {"is_causal": True}, """\
-attention: there is no argument 'is_causal'.
+attention: unexpected argument 'is_causal'.
 Write mask=masks.causal()."""),
     ("attention", {"mood": True}, """\
-attention: there is no argument 'mood'.
-There are query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation."""),
+attention: unexpected argument 'mood'.
+Arguments: query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation."""),
     ("attention", TOKENS_BEFORE_HEADS, """\
 attention: query has N=5 heads, which is not a multiple of the G=7 of key.
   query  got (3, 5, 4, 11) float64   expected (..., N, T, D)
   key    got (3, 7, 2, 11) float64   expected (..., G, S, D)
   value  got (3, 7, 2, 13) float64   expected (..., G, S, V)
 Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2).
-attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is."""),  # noqa: E501
+attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) directly."""),  # noqa: E501
     ("attention", {"bias": np.ones((5, 7), bool)}, """\
 attention: bias has dtype bool but must be floating.
   bias  got (5, 7) bool   expected a floating array that broadcasts to (3, 4, 5, 7)
@@ -624,7 +624,7 @@ A boolean array is a mask: pass it as mask."""),
     ("attention", {"dropout_rate": 0.5}, """\
 attention: dropout_rate is above 0 but dropout_rng is None.
   dropout_rng  got None   expected a random key
-Write dropout_rng=jax.random.key(seed); for each step another, jax.random.fold_in(key, step)."""),
+Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step)."""),
     ("attention", {"dropout_rate": 1.5}, """\
 attention: dropout_rate must be a finite number in [0, 1], got 1.5."""),
     ("scaled_dot_product_attention", {"Q": np.ones((3, 5, 11), np.int64)}, """\
@@ -639,13 +639,13 @@ scaled_dot_product_attention: mask has shape (5, 6) but the scores have shape (3
 compute_attention_scores: Q has dtype float64 but K has float32.
   Q  got (3, 5, 11) float64   expected (..., T, D)
   K  got (3, 7, 11) float32   expected (..., S, D)
-One dtype for both: K.astype(Q.dtype)."""),
+Use one dtype: K.astype(Q.dtype)."""),
     ("layer_norm", {"gamma": [1.0]}, """\
 layer_norm: gamma must be an array, got list.
   x      got (3, 5, 22) float64   expected (..., M)
   gamma  got list                 expected (M,)
   beta   got (22,) float64        expected (M,)
-A list becomes an array by np.asarray(gamma, 'float64')."""),
+Convert the list to an array: np.asarray(gamma, 'float64')."""),
     ("layer_norm", {"beta": np.ones(22, np.float32)}, """\
 layer_norm: x has dtype float64 but beta has float32: a weight may be wider, not narrower.
   x      got (3, 5, 22) float64   expected (..., M)
@@ -663,7 +663,7 @@ MultiHeadAttention: d_model=22 is not divisible by num_heads=4."""),
 
 @pytest.mark.parametrize(("name", "wrong", "words"), WORDS, ids=[row[2].splitlines()[0][:60] for row in WORDS])
 def test_the_words(name, wrong, words):
-    kinds = ("dtype", "boolean", "an array", "a value from", "no argument")
+    kinds = ("dtype", "boolean", "an array", "a value from", "unexpected argument")
     error = TypeError if any(fact in words for fact in kinds) else ValueError
     assert assert_refused(name, arguments(name) | wrong, error) == words
 
@@ -677,10 +677,10 @@ def test_numbers_in_another_byte_order(module):
         "  query  got (3, 4, 5, 11) >f8       expected (..., N, T, D)",
         "  key    got (3, 2, 7, 11) float64   expected (..., G, S, D)",
         "  value  got (3, 2, 7, 13) float64   expected (..., G, S, V)",
-        "They are in the byte order of another machine: query.astype('float64').",
+        "Convert the byte order: query.astype('float64').",
     ]
     message = assert_refuses(lambda: module.attention(**given, bias=np.ones((5, 7), ">f8")), TypeError)
-    assert message.splitlines()[-1] == "They are in the byte order of another machine: bias.astype('float64')."
+    assert message.splitlines()[-1] == "Convert the byte order: bias.astype('float64')."
     lengths = np.array([3, 7, 5])
     got = module.attention(**given, mask=masks.padding(lengths.astype(">i2")) & masks.causal(lengths.astype(">u8")))
     np.testing.assert_array_equal(got, module.attention(**given, mask=masks.padding(lengths) & masks.causal(lengths)))
@@ -698,7 +698,7 @@ def test_an_implementation_that_is_not_there(module, there):
     assert message == f"attention: implementation must be one of {listed}; got 'fast'."
     if module is not attendax:
         message = assert_refuses(lambda: module.attention(**given, implementation="blockwise"), NotImplementedError)
-        assert message == "attention: implementation 'blockwise' is not here; offered: 'dense'."
+        assert message == "attention: implementation 'blockwise' is not available here, only 'dense'."
     missing = {"cudnn", "triton"} | ({"native"} - {default()})  # native: where the library is
     for name in set(there) - missing:
         module.attention(**given, implementation=name)
@@ -751,10 +751,12 @@ def test_numbers_that_float32_does_not_have(module):
     """A scale, a cap and an eps that would be infinite, or 0 where that matters; a scale that flushes to 0 may."""
     given = {name: array.astype(np.float32) for name, array in arguments("attention").items()}
     message = assert_refuses(lambda: module.attention(**given, scale=-1e39), ValueError)
-    assert message == "attention: scale=-1e+39 must be at most 3.4e+38: float32 is computed in."
+    assert message == "attention: scale=-1e+39 must be at most 3.4e+38, because the computation is in float32."
     for cap in (1e39, 1e-40, 1e-50):
         message = assert_refuses(lambda cap=cap: module.attention(**given, score_mod=scores.softcap(cap)), ValueError)
-        assert message == f"attention: cap={cap!r} must be from 9.9e-32 to 1e+31: float32 is computed in."
+        assert (
+            message == f"attention: cap={cap!r} must be from 9.9e-32 to 1e+31, because the computation is in float32."
+        )
     for scale in (1e-50, 1e-40, 0.0):
         got = module.attention(**given, scale=scale)
         np.testing.assert_allclose(got, np.repeat(given["value"].mean(-2, keepdims=True), 2, 1).repeat(5, 2), atol=1e-6)
@@ -764,7 +766,10 @@ def test_numbers_that_float32_does_not_have(module):
         x, one = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
         for eps in (1e39, 1e-50):
             message = assert_refuses(lambda eps=eps: module.layer_norm(x, one, one, eps), ValueError)
-            assert message == f"layer_norm: eps={eps!r} must be from 1.2e-38 to 3.4e+38: float32 is computed in."
+            assert (
+                message
+                == f"layer_norm: eps={eps!r} must be from 1.2e-38 to 3.4e+38, because the computation is in float32."
+            )
 
 
 @pytest.mark.parametrize("module", [spec, ops, attendax])

@@ -92,9 +92,9 @@ def test_axes():
 
 REFUSED = {
     "too many": (ValueError, lambda x: ops.rotary_encoding(x, frequencies=rotary.plain(14)), "14 columns", "D=12"),
-    "no numbers": (TypeError, lambda x: ops.rotary_encoding(x, frequencies=0.5), "one for each pair, got float"),
+    "no numbers": (TypeError, lambda x: ops.rotary_encoding(x, frequencies=0.5), "one per pair, got float"),
     "axes of fewer": (ValueError, lambda x: ops.rotary_encoding(x, axes=(0, 1), positions=OF_AXES), "6 pairs"),
-    "axes alone": (ValueError, lambda x: ops.rotary_encoding(x, axes=(0, 1) * 3), "positions are None"),
+    "axes alone": (ValueError, lambda x: ops.rotary_encoding(x, axes=(0, 1) * 3), "axes need positions"),
     "an axis too few": (
         ValueError,
         lambda x: ops.rotary_encoding(x, axes=(0, 1, 2) * 2, positions=OF_AXES[:2]),
