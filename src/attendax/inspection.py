@@ -159,7 +159,7 @@ def weights_at(
     refuse_divided_tokens("weights_at", query, key)
     T, S = query.shape[-2], key.shape[-2]
     if queries is None and keys is None:
-        fail(ValueError, "weights_at", "neither queries nor keys are given: all T x S weights are what this avoids.")
+        fail(ValueError, "weights_at", "queries or keys must be given: weights_at does not build all T x S weights.")
     rows: Any = None if queries is None else _positions("queries", queries, T)
     columns: Any = None if keys is None else _positions("keys", keys, S)
     if 0 in (*query.shape[:-1], S) or 0 in (x.shape[0] for x in (rows, columns) if x is not None):

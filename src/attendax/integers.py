@@ -68,7 +68,7 @@ def lengths(function: str, name: str, value: Any) -> Any:
         return np.array(integer(function, name, value, minimum=0, maximum=INT32.max), np.int32)
     if str(getattr(value, "dtype", "")) == "bool":
         sentence = f"{name} must be an array of integers, got bool."
-        fail(TypeError, function, sentence, advice=f"Of real tokens that come first, the lengths are {name}.sum(-1).")
+        fail(TypeError, function, sentence, advice=f"If the real tokens come first, write {name}.sum(-1).")
     value = array(function, name, value)
     if is_traced(value) or isinstance(value, jax.ShapeDtypeStruct):
         return _limited(value, INT32.min, INT32.max)

@@ -192,7 +192,7 @@ def from_function(f: Callable[..., Any], *arrays: Any, per: str | None = None) -
     if not shapes or () in shapes or len({shape[0] for shape in shapes}) > 1:
         got = ", ".join(map(str, shapes)) or "none"
         sentence = f"per='batch' needs arrays whose first axis is that of the texts, got {got}."
-        fail(ValueError, "from_function", sentence, advice="What all texts share, f may close over.")
+        fail(ValueError, "from_function", sentence, advice="f may close over arrays that all texts share.")
     return Mask("function", arrays, (PerText(f),))
 
 

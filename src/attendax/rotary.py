@@ -138,7 +138,7 @@ def yarn(
     factor = _above_0(function, "factor", factor)
     betas = (_above_0(function, *each) for each in (("beta_fast", beta_fast), ("beta_slow", beta_slow)))
     if theta == 1:
-        fail(ValueError, function, "theta must not be 1: then all pairs turn alike.")
+        fail(ValueError, function, "theta must not be 1, because all pairs would rotate alike.")
     low, high = (width * math.log(trained / (beta * 2 * math.pi)) / (2 * math.log(theta)) for beta in betas)
     if checks.boolean(function, "truncate", truncate):
         low, high = math.floor(low), math.ceil(high)
@@ -262,13 +262,13 @@ def _plain(function: str, width: int, theta: float, of: int | None = None) -> np
     width = checks.integer(function, "width", width)
     of = width if of is None else checks.integer(function, "of", of)
     if width % 2 or of % 2:
-        fail(ValueError, function, f"widths must be even, for pairs of columns are turned; got {width} and {of}.")
+        fail(ValueError, function, f"widths must be even, because columns are rotated in pairs; got {width} and {of}.")
     return float(_above_0(function, "theta", theta)) ** (-np.arange(0, width, 2) / of)
 
 
 def _larger_base(function: str, width: int, factor: float, theta: float) -> float:
     if checks.integer(function, "width", width) < 4:
-        fail(ValueError, function, f"width must be at least 4, got {width}: one pair has no slower one.")
+        fail(ValueError, function, f"width must be at least 4 (two pairs), got {width}.")
     return theta * _above_0(function, "factor", factor) ** (width / (width - 2))
 
 

@@ -143,7 +143,7 @@ class TestModernBert:
                 ValueError,
                 "num_hidden_layers=300000000, but model.safetensors holds 4",
             ),
-            ({"num_hidden_layers": 3}, ValueError, "no place for, layers.3"),
+            ({"num_hidden_layers": 3}, ValueError, "does not have: layers.3"),
             ({"attention_bias": True}, NotImplementedError, "attention_bias and mlp_bias that differ"),
             ({"attention_bias": True, "mlp_bias": True}, ValueError, "lacks layers.0.attn.Wo.bias"),
             ({"norm_bias": "no"}, ValueError, "norm_bias='no', expected true or false"),
@@ -323,7 +323,7 @@ class TestTorch:
             (
                 lambda nn: nn.TransformerDecoder(nn.TransformerDecoderLayer(6, 2, 5), 1),
                 ValueError,
-                "an encoder has no place for, layers.0.multihead_attn",
+                "an encoder does not have: layers.0.multihead_attn",
             ),
         ],
     )
@@ -334,7 +334,7 @@ class TestTorch:
 
     def test_refuses_options_beside_a_module(self):
         torch = pytest.importorskip("torch", reason="torch is not installed")
-        with pytest.raises(TypeError, match=r"^load_torch: a module says its own options; leave out norm$"):
+        with pytest.raises(TypeError, match=r"^load_torch: a module has its own options; leave out norm$"):
             load_torch(torch.nn.MultiheadAttention(6, 2), norm="pre")
 
     def test_a_state_dict_has_no_options(self):
@@ -369,7 +369,7 @@ class TestTorch:
             (
                 {"in_proj_weight": np.ones((18, 6)), "out_proj.weight": np.ones((6, 6)), "extra": np.ones(2)},
                 ValueError,
-                "the state dict holds, and an encoder has no place for, extra",
+                "the state dict holds tensors that an encoder does not have: extra",
             ),
         ],
     )

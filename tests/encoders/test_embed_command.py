@@ -314,7 +314,7 @@ class TestRefusals:
         assert f"the package {package} is not installed; run, in a clone of attendax: {command}" in err
 
     def test_bad_directory(self, capsys, tmp_path):
-        assert "there is no directory" in self.run(capsys, "--weights", str(tmp_path / "nowhere"))
+        assert "does not exist" in self.run(capsys, "--weights", str(tmp_path / "nowhere"))
         assert "config.json is missing" in self.run(capsys, "--weights", str(tmp_path))
 
     def test_another_model(self, capsys, tmp_path, weights):

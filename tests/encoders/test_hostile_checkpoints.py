@@ -132,7 +132,7 @@ class TestTensors:
     def test_an_unknown_tensor_of_another_dtype(self, tmp_path, refusal):
         small_bert.write_checkpoint(tmp_path)
         write_with_extra(tmp_path / "model.safetensors", "z" * 10**5, "F8_E4M3", 1)
-        assert "holds, and an encoder has no place for, zzz" in refusal(tmp_path)
+        assert "holds tensors that an encoder does not have: zzz" in refusal(tmp_path)
 
     @pytest.mark.parametrize("length", [0, 7, 8, 100, 2000])
     def test_cut_off(self, tmp_path, refusal, length):

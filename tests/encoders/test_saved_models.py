@@ -129,7 +129,7 @@ def test_refuses_what_does_not_fit(tmp_path):
     like = write(tmp_path / "like", random_tensors(), CONFIG)
     with pytest.raises(NotImplementedError, match=r"^save_bert: config is not that of .*like: it has d_ff=7, not 11$"):
         save_bert(tmp_path / "a", random_params(other, dtype=np.float32), other, like=like)
-    with pytest.raises(FileNotFoundError, match=r"^save_bert: there is no directory .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"^save_bert: directory .*nowhere does not exist"):
         save_bert(tmp_path / "a", params, BERT, like=tmp_path / "nowhere")
     with pytest.raises(NotImplementedError, match=r"^save_modernbert: config.json has model_type='bert'"):
         save_modernbert(tmp_path / "a", random_params(MODERN, dtype=np.float32), MODERN, like=like)

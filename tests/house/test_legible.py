@@ -58,5 +58,5 @@ def test_errors_cannot_steer_the_terminal(capsys, tmp_path):
     """The message shows a name from the command line, or from a file."""
     assert main(["embed", "a", "--weights", str(tmp_path / "a\x1b[31m\nb")]) == 2
     err = capsys.readouterr().err
-    assert err.endswith("a\ufffd[31m b\n")
+    assert err.endswith("a\ufffd[31m b does not exist\n")
     assert err.count("\n") == 1

@@ -67,7 +67,7 @@ def multihead_attention(
         shapes = [x.shape for x in heads]
         heads = list(process_heads(*heads))
         if [x.shape for x in heads] != shapes:
-            fail(ValueError, NAME, f"process_heads made {[x.shape for x in heads]} of heads {shapes}.")
+            fail(ValueError, NAME, f"process_heads must keep the shapes {shapes}, got {[x.shape for x in heads]}.")
     query, key_, value = (x.swapaxes(0, 1) for x in heads)
     rate = 0.0 if (module.dropout.inference if inference is None else inference) else module.dropout.p
     call = checked_call(NAME, query, key_, value, mask, dropout_rate=rate, dropout_rng=key)

@@ -200,7 +200,7 @@ def partition_specs(config: EncoderConfig, *, tensor: str | None = None, devices
     for name, size in (("heads", config.num_heads), ("hidden units", config.d_ff)):
         if tensor is not None and size % devices:
             checks.fail(
-                ValueError, "partition_specs", f"{size} {name} are no multiple of {devices} devices of {tensor!r}."
+                ValueError, "partition_specs", f"{size} {name} are not a multiple of {devices} devices of {tensor!r}."
             )
     keys_are_whole = config.key_heads % devices != 0
 

@@ -156,7 +156,7 @@ def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: 
 
 def _refuse_unknown(arrays: Sequence[OrUnknown]) -> None:
     if any(map(ad.is_undefined_primal, arrays)):
-        sentence = "linear_transpose is by value, or by a direction of a derivative, where that is all that is linear."
+        sentence = "linear_transpose is by value alone, or by the tangent of a derivative; the rest is not linear."
         fail(NotImplementedError, "attention", sentence)
 
 
@@ -247,7 +247,9 @@ def _batch(
     repeat = _of_user_functions(first, tree, **params)
     positions = {first + k for k in jax.tree.leaves(numbers.positions)}
     if any(axes[k] is not None for k in positions):
-        raise NotImplementedError("attention: vmap over positions is not there; all entries of a batch have the same.")
+        raise NotImplementedError(
+            "attention: vmap over positions is not supported; all entries of a batch share their positions."
+        )
 
     def in_front(x, axis, repeated):
         if axis is not None:

@@ -69,7 +69,7 @@ def without_jet(primitive: Primitive, function: str = "attention") -> None:
     """Make ``jet`` say in the name of a function that there is no rule for a primitive, and what there is instead."""
 
     def refuse(*_: object, **__: Any) -> Any:
-        sentence = "jax.experimental.jet (Taylor mode) is not there."
+        sentence = "jax.experimental.jet (Taylor mode) is not supported."
         fail(NotImplementedError, function, sentence, advice="Nest jax.jvp: one for each order.")
 
     jet.jet_rules[primitive] = refuse

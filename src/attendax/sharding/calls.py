@@ -119,7 +119,7 @@ def attention(
         try:
             jax.lax.axis_size(name)
         except NameError:
-            sentence = f"{name!r} is no axis of a shard_map around this call."
+            sentence = f"{name!r} is not an axis of a shard_map around this call."
             fail(ValueError, "sharding.attention", sentence, advice="Whole arrays go to sharding.attention_on_mesh.")
     results = attend_from_shards(query, key, value, axis, positions, strategy, return_lse=return_lse, **options)
     return as_asked(results, query, value, return_lse, options.get("score_mod"))
@@ -258,7 +258,9 @@ def _division(
 ) -> Division:
     one_of(name, "strategy", strategy, (None, *STRATEGIES))
     if not hasattr(mesh, "axis_names"):
-        fail(TypeError, name, f"mesh must be a mesh, got {type(mesh).__name__}.", advice="jax.make_mesh makes one.")
+        fail(
+            TypeError, name, f"mesh must be a mesh, got {type(mesh).__name__}.", advice="Write mesh=jax.make_mesh(...)."
+        )
     tokens, batch, heads = (_axes(name, mesh, axes) for axes in (axis_name, batch_axes, head_axes))
     every = (*tokens, *batch, *heads)
     for axis in every:

@@ -76,7 +76,7 @@ def attend_by_division(
         if size % count:
             padded = what in ("queries", "keys")
             advice = "Pad them, and leave the padding out by masks.padding(lengths)." if padded else ""
-            sentence = f"{size} {what} are no multiple of {count} devices of {axes}."
+            sentence = f"{size} {what} are not a multiple of {count} devices of {axes}."
             fail(ValueError, division.function, sentence, advice=advice)
     types = bool(here.explicit_axes)
     return attend_by_layout(call, layout, here if types else mesh, division.strategy, positions, reshard=types)

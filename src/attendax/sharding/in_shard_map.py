@@ -60,7 +60,7 @@ def attend_across_devices(call: Call, axis: tuple[str, ...], strategy: str) -> R
         return attend(with_traced(operands), plan)
     if plan.backend in ("cudnn", "triton"):
         there = ", ".join(axis)
-        sentence = f"implementation {plan.backend!r} takes all tokens of a head; here they are divided over {there}."
+        sentence = f"implementation {plan.backend!r} needs all tokens of a head; here they are divided over {there}."
         fail(NotImplementedError, "attention", sentence, advice="Leave implementation out.")
     if strategy == "ulysses":
         results = attend(with_traced(with_all_tokens(operands, axis)), plan)

@@ -60,7 +60,7 @@ def refuse_divided_tokens(function: str, query: ArrayLike, key: ArrayLike) -> No
     found = layout_of(query, key)
     divided = () if found is None else found[0].queries or found[0].keys
     if divided:
-        sentence = f"it takes all tokens of a head; here they are divided over {', '.join(divided)}."
+        sentence = f"it needs all tokens of a head; here they are divided over {', '.join(divided)}."
         advice = "Divide batches or heads, or gather: jax.sharding.reshard(x, jax.P(None))."
         fail(NotImplementedError, function, sentence, advice=advice)
 
@@ -241,7 +241,9 @@ def _refuse_functions(operands: Operands, layout: Layout, sizes: dict[str, int])
     if operands.mask is not None:
         operands.mask.map(of_one_head)
     if has_function(operands.score_mod):
-        sentence = "the function of score_mod may read all batches and heads, and these are divided with the tokens."
+        sentence = (
+            "the score_mod function may read all batches and heads, but these are divided, and so are the tokens."
+        )
         fail(
             NotImplementedError,
             "attention",

@@ -15,7 +15,7 @@ def _indices(function: str, length: int, devices: int) -> Array:
     """The position of the token that lies at each place, in zigzag order."""
     devices = integer(function, "devices", devices, minimum=1)
     if length % (2 * devices):
-        sentence = f"{length} tokens are no multiple of 2 x {devices} devices."
+        sentence = f"{length} tokens are not a multiple of 2 x {devices} devices."
         advice = "Pad the tokens, and leave the padding out by masks.padding(lengths)."
         fail(ValueError, function, sentence, advice=advice)
     parts = jnp.arange(length, dtype=jnp.int32).reshape(2 * devices, -1)
@@ -54,7 +54,7 @@ def zigzag(x: ArrayLike, devices: int, axis: int = -2) -> Array:
         axis: that of the tokens: -2 of queries, keys and values (..., T, D).
 
     Raises:
-        ValueError: a number of tokens that is no multiple of twice the devices.
+        ValueError: a number of tokens that is not a multiple of twice the devices.
 
     Example:
         >>> zigzag(jnp.arange(8), 2, axis=0).tolist()
@@ -72,7 +72,7 @@ def restore(x: ArrayLike, devices: int, axis: int = -2) -> Array:
         devices, axis: as in ``zigzag``.
 
     Raises:
-        ValueError: a number of tokens that is no multiple of twice the devices.
+        ValueError: a number of tokens that is not a multiple of twice the devices.
 
     Example:
         >>> restore(zigzag(jnp.arange(8), 2, axis=0), 2, axis=0).tolist()

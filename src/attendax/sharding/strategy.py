@@ -92,7 +92,7 @@ def explain(
     """
     for name, x in (("queries", query), ("keys", key)):
         if x.shape[-2] % devices:
-            fail(ValueError, "sharding.explain", f"{x.shape[-2]} {name} are no multiple of {devices} devices.")
+            fail(ValueError, "sharding.explain", f"{x.shape[-2]} {name} are not a multiple of {devices} devices.")
 
     def part(x: Any) -> Any:  # of the shape of all devices, (..., N, T, D) or (T, D)
         shape = (1,) * (3 - len(x.shape)) + tuple(x.shape)

@@ -18,7 +18,7 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
     """The operands of all tokens and this device's share of the heads; key heads too few to share are repeated."""
     count, (N, T) = lax.axis_size(axis), operands.query.shape[-3:-1]
     if N % count:
-        sentence = f"strategy 'ulysses' divides heads, and {N} heads are no multiple of {count} devices."
+        sentence = f"strategy 'ulysses' divides heads, and {N} heads are not a multiple of {count} devices."
         fail(ValueError, "sharding.attention", sentence, advice="'ring' and 'all_gather' divide any number of heads.")
     first = lax.axis_index(axis) * (N // count)
     G = max(1, operands.key.shape[-3])

@@ -143,7 +143,7 @@ def test_a_sequence_on_several_devices(monkeypatch):
     call = checked_call("attention", *arrays()[:3])
     call = call._replace(plan=dataclasses.replace(call.plan, backend="cudnn"))
     monkeypatch.setattr(across.lax, "axis_size", lambda axis: 2)
-    with pytest.raises(NotImplementedError, match="takes all tokens of a head; here they are divided over seq"):
+    with pytest.raises(NotImplementedError, match="needs all tokens of a head; here they are divided over seq"):
         across.attend_across_devices(call, ("seq",), "ring")
 
 

@@ -214,7 +214,7 @@ class TestWhereItCannotRun:
     def test_a_sequence_on_several_devices(self, gpu, monkeypatch):
         call = checked_call("attention", *calls.arrays_of()[:3], implementation="triton")
         monkeypatch.setattr(across.lax, "axis_size", lambda axis: 2)
-        with pytest.raises(NotImplementedError, match="takes all tokens of a head; here they are divided over seq"):
+        with pytest.raises(NotImplementedError, match="needs all tokens of a head; here they are divided over seq"):
             across.attend_across_devices(call, ("seq",), "ring")
 
 

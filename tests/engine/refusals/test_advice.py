@@ -229,7 +229,7 @@ NEXT = {
     "real tokens for lengths": (
         lambda: masks.padding(np.ones((2, 3), bool)),
         TypeError,
-        "Of real tokens that come first, the lengths are key_lengths.sum(-1).",
+        "If the real tokens come first, write key_lengths.sum(-1).",
     ),
     "one side of a window": (
         lambda: masks.window(3),

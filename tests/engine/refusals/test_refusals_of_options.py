@@ -477,7 +477,7 @@ VALUES = [
     (lambda: masks.padding(None), TypeError, "padding: key_lengths must be an array of integers, got NoneType."),
     (lambda: masks.padding(IDS[0], np.ones(3, bool)), TypeError,
      "padding: query_lengths must be an array of integers, got bool.\n"
-     "Of real tokens that come first, the lengths are query_lengths.sum(-1)."),
+     "If the real tokens come first, write query_lengths.sum(-1)."),
     (lambda: masks.segments(IDS, IDS > 0), TypeError, "segments: key_ids must be an array of integers, got bool."),
     (lambda: masks.segments(np.array(0), IDS), ValueError, "segments: query_ids has rank 0 but needs at least 1."),
     (lambda: masks.segments(IDS, IDS).to_dense(5, 7), ValueError, "segments: key_ids has length 5 but must have 7."),

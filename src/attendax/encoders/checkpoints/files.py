@@ -111,7 +111,7 @@ class Settings(NamedTuple):
 def read_settings(directory: Path, function: str) -> Settings:
     """``config.json`` of a directory."""
     if not directory.is_dir():
-        raise FileNotFoundError(f"{function}: there is no directory {directory}")
+        raise FileNotFoundError(f"{function}: directory {directory} does not exist")
     return Settings(function, read_json(directory / SETTINGS, function))
 
 
@@ -198,7 +198,7 @@ def read_leaves(
 
 def check_names(function: str, wanted: set[str], found: set[str], where: str = WEIGHTS) -> None:
     """Refuse tensors that are missing or left over."""
-    for kind, names in (("lacks", wanted - found), ("holds, and an encoder has no place for,", found - wanted)):
+    for kind, names in (("lacks", wanted - found), ("holds tensors that an encoder does not have:", found - wanted)):
         if names:
             raise ValueError(f"{function}: {where} {kind} {listed(sorted(names))}")
 

@@ -68,7 +68,7 @@ def load_torch(
     is_module = callable(getattr(module, "state_dict", None))
     said = [name for name, value in given.items() if value is not None]
     if is_module and said:
-        raise TypeError(f"{NAME}: a module says its own options; leave out {', '.join(said)}")
+        raise TypeError(f"{NAME}: a module has its own options; leave out {', '.join(said)}")
     options = _options_of(module) if is_module else {}
     params = _params(module.state_dict() if is_module else module)
     return params, options or _said(params, given)
@@ -89,7 +89,7 @@ def _options_of(module: Any) -> dict[str, Any]:
             f"or a state dict of one, got {type(module).__name__}"
         )
     if attention.add_zero_attn:
-        raise NotImplementedError(f"{NAME}: add_zero_attn=True has no place here")
+        raise NotImplementedError(f"{NAME}: add_zero_attn=True is not supported")
     options = {"num_heads": attention.num_heads}
     if attention is module:
         return options
@@ -145,7 +145,7 @@ def _params(state_dict: Any) -> Any:
         raise TypeError(f"{NAME}: state_dict must map names to tensors, got {got}; see module.state_dict()")
     tensors = {name: _array(name, value) for name, value in state_dict.items()}
     if any(name.endswith(("bias_k", "bias_v")) for name in tensors):
-        raise NotImplementedError(f"{NAME}: bias_k and bias_v (add_bias_kv=True) have no place here")
+        raise NotImplementedError(f"{NAME}: bias_k and bias_v (add_bias_kv=True) are not supported")
     used: set[str] = set()
     if any(name.startswith("layers.") for name in tensors):
         params: Any = _encoder(tensors, used)
@@ -256,7 +256,7 @@ def to_torch(params: Any) -> dict[str, Any]:
 
 def _tensors_of_encoder(params: EncoderParams) -> dict[str, Any]:
     if params.embeddings is not None:
-        sentence = "params have embeddings, for which nn.TransformerEncoder has no place."
+        sentence = "params have embeddings, which nn.TransformerEncoder does not have."
         advice = "Write to_torch(params._replace(embeddings=None)), or save_bert for a whole checkpoint."
         checks.fail(ValueError, "to_torch", sentence, advice=advice)
     tensors = {}

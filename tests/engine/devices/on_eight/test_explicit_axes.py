@@ -176,7 +176,7 @@ def test_what_takes_all_tokens_says_so():
             lambda: weights_at(x, x, queries=jnp.array([1])),
         ):
             with pytest.raises(
-                NotImplementedError, match="it takes all tokens of a head; here they are divided over seq"
+                NotImplementedError, match="it needs all tokens of a head; here they are divided over seq"
             ):
                 f()
         whole = jnp.ones((T, 4))
@@ -208,7 +208,7 @@ def test_what_does_not_fit_a_mesh_is_refused(options, error, message):
     given = {"mesh": sequences.mesh_of(2), "axis_name": "seq", "mask": masks.causal()} | options
     with pytest.raises(error, match=message):
         sharding.attention_on_mesh(x, x, x, **given)
-    with pytest.raises(ValueError, match="'seq' is no axis of a shard_map around this call"):
+    with pytest.raises(ValueError, match="'seq' is not an axis of a shard_map around this call"):
         sharding.attention(x, x, x, axis_name="seq")
 
 

@@ -198,7 +198,7 @@ def test_order():
         turned = sharding.zigzag(x, devices, axis=1)
         np.testing.assert_array_equal(sharding.restore(turned, devices, axis=1), x)
         np.testing.assert_array_equal(np.asarray(turned)[0], sharding.positions(24, devices))
-    with pytest.raises(ValueError, match="no multiple of 2 x 5"):
+    with pytest.raises(ValueError, match="not a multiple of 2 x 5"):
         sharding.zigzag(x, 5, axis=1)
 
 
@@ -215,7 +215,7 @@ def test_refusals(rng):
         )
         return jax.eval_shape(attend, query, key, value)
 
-    with pytest.raises(ValueError, match="4 heads are no multiple of 3 devices"):
+    with pytest.raises(ValueError, match="4 heads are not a multiple of 3 devices"):
         call(3, strategy="ulysses")
     with pytest.raises(ValueError, match="strategy"):
         call(strategy="flash")
@@ -226,7 +226,7 @@ def test_refusals(rng):
     with pytest.raises(ValueError, match="bias has shape"):
         call(bias=np.zeros((4, 6, 6)))
     mesh = sequences.mesh_of(2)
-    with pytest.raises(ValueError, match="13 queries are no multiple of 2"):
+    with pytest.raises(ValueError, match="13 queries are not a multiple of 2"):
         sharding.attention_on_mesh(*[np.zeros((2, 13, 4))] * 3, mesh=mesh, axis_name="seq")
 
 
