@@ -7,7 +7,8 @@ import pytest
 from attendax import cli
 from attendax.conformance import check
 from attendax.conformance.contract import describing, pinning
-from attendax.conformance.contract.understanding import IF_MEANT, Settled
+from attendax.conformance.contract.understanding import IF_MEANT, Settled, Understood
+from attendax.conformance.report import Report
 from attendax.exits import Refusal
 from places import KIT
 
@@ -127,8 +128,33 @@ def test_what_is_unusual_is_confirmed(here, capsys):
     assert "Nothing is wrong in " in said
     assert IF_MEANT.format("scores are not scaled", "scale", "1") in said
     assert run(capsys, "unscaled", "--expect", "scale=1")[0] == 0
-    status, said = run(capsys, "unscaled", "--expect", "skale=1")
-    assert (status, "--expect got 'skale=1', expected axis=value, with an axis of causal, " in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--expect", "skale=1"), "--expect: 'skale' is not an axis; allowed: causal, offset"),
+        (("--expect", "scale"), "--expect got 'scale', expected axis=value, with an axis of causal, "),
+        (("--expect", "causal=middle"), "--expect: 'middle' is not a value of causal; allowed: aligned to the start, "),
+        (("--ignore", "skale"), "--ignore: 'skale' is not a parameter; allowed: q, k, v"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_an_error(here, capsys, given, said):
+    status, printed = run(capsys, "unscaled", *given)
+    assert (status, said in printed) == (2, True)
+
+
+def test_expect_pins_a_value(here, capsys):
+    assert run(capsys, "right", "--expect", "causal=end")[0] == 0
+    status, said = run(capsys, "right", "--expect", "causal=start")
+    assert status == 1
+    assert "causal is 'aligned to the end', and 'aligned to the start' is expected" in said
+
+
+def test_what_is_not_compared_with_a_contract_file_is_told(here):
+    (here / "c.toml").write_text('[means]\nscale = "1"\n', "utf-8")
+    report = Understood(None, None).told(Report("f", "", "", ()), Settled.by({"scale": "1"}, (), "c.toml"))
+    assert [x.partition("so it was ")[2] for x in report.unsettled] == ["not compared with c.toml, scale=1"]
 
 
 def test_a_parameter_that_is_not_understood_is_no_pass(here, capsys):

@@ -113,7 +113,14 @@ def judged(
     except NoFormula as error:
         asked = how.dtype, how.seed, level
         return Report(name or error.path, "", "", (), *asked, profile=how.profile, unsettled=(str(error),))
-    made = make(how=how._replace(left=clock.left), **(found.settings() if found else {}))
+    try:
+        if found:
+            settled.refuse_unknown(found.names)
+        made = make(how=how._replace(left=clock.left), **(found.settings() if found else {}))
+    except BaseException:
+        if found:
+            found.subject.close()
+        raise
     try:
         report = Run(made, how, clock, known, tell).report(only, level)
         return found.told(report, settled) if found else report

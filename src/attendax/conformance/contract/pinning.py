@@ -9,15 +9,16 @@ from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
 from ..against.options import OPTIONS, REACH, SIDES
-from ..conventions.table import TABLE
+from ..conventions.table import DECLARED, TABLE
 from .contract import Contract
 
 CALLED = (
     "arrays", "layout", "order", "pack", "returns", "first_of_several", "grouped_heads", "heads", "equal_lengths",
     "queries_at_most_keys", "equal_lengths_with",
 )  # fmt: skip
+FORMULAS = {"causal": "j", "fill": "less "}  # how others than those of the table begin, as describe writes them
 VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
-    **{axis: tuple(TABLE[axis]) for axis in TABLE if axis not in ("scale", "given_scale", "bias", "causal")},
+    **{axis: tuple(TABLE[axis]) for axis in TABLE if axis not in ("scale", "given_scale", "bias", *FORMULAS)},
     "reach": tuple(REACH), "side": tuple(SIDES),
 }  # fmt: skip
 AXES = (*TABLE, "always", "large", "empty_lse", "mask_word", "reach", "side")
@@ -37,33 +38,39 @@ def read(file: str) -> dict[str, dict[str, Any]]:
         raise Refusal(f"--contract {file}: {error}") from error
     found.pop("function", None)
     for title, table in found.items():
-        _allow(file, text, title, title, TABLES, "a table")
+        _allow(f"--contract {file}", text, title, title, TABLES, "a table")
         if not isinstance(table, dict):
             raise Refusal(f"--contract {file}{_line(text, title)}: {title} is a table, [{title}]")
         for key, value in table.items():
-            _check(file, text, title, key, value)
+            _check(f"--contract {file}", text, title, key, value)
     return {title: dict(found.get(title, {})) for title in TABLES}
 
 
-def _check(file: str, text: str, title: str, key: str, value: Any) -> None:
+def expected(means: Mapping[str, str]) -> dict[str, str]:
+    """The values of ``--expect``, by axis; a name of ``check`` stands for its value. Raises Refusal if one is none."""
+    found = {axis: DECLARED.get(x, x) if axis in ("causal", "empty") else x for axis, x in means.items()}
+    for axis, value in found.items():
+        _check("--expect", "", "means", axis, value)
+    return found
+
+
+def _check(where: str, text: str, title: str, key: str, value: Any) -> None:
     if title == "called":
-        _allow(file, text, key, key, CALLED, "a key of [called]")
+        _allow(where, text, key, key, CALLED, "a key of [called]")
     elif title == "keywords":
-        _allow(file, text, key, str(value).partition(":")[0], sorted(WORDS), "an option")
+        _allow(where, text, key, str(value).partition(":")[0], sorted(WORDS), "an option")
     elif title == "means":
-        _allow(file, text, key, key, AXES, "an axis")
+        _allow(where, text, key, key, AXES, "an axis")
         if key in VALUES:
-            _allow(file, text, key, value, VALUES[key], f"a value of {key}")
-        elif key == "causal" and not str(value).startswith("j"):  # a formula, as describe writes it
-            _allow(file, text, key, value, tuple(TABLE["causal"]), "a value of causal")
+            _allow(where, text, key, value, VALUES[key], f"a value of {key}")
+        elif key in FORMULAS and not str(value).startswith(FORMULAS[key]):
+            _allow(where, text, key, value, tuple(TABLE[key]), f"a value of {key}")
 
 
-def _allow(file: str, text: str, key: str, value: Any, allowed: Any, what: str) -> None:
+def _allow(where: str, text: str, key: str, value: Any, allowed: Any, what: str) -> None:
     if value not in allowed:
         near = did_you_mean(str(value), list(allowed))
-        raise Refusal(
-            f"--contract {file}{_line(text, key)}: {value!r} is not {what}; allowed: {', '.join(allowed)}{near}"
-        )
+        raise Refusal(f"{where}{_line(text, key)}: {value!r} is not {what}; allowed: {', '.join(allowed)}{near}")
 
 
 def _line(text: str, key: str) -> str:

@@ -5,13 +5,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from attendax.exits import Refusal
+from attendax.legible import did_you_mean
 
 from ..adapters.implementation import OPTIONS, Implementation
 from ..against.describing import SECOND
 from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
-from ..conventions.table import ASKS, DECLARED, DEFECT, UNUSUAL
+from ..conventions.table import ASKS, DECLARED, DEFECT, TABLE, UNUSUAL
 from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign
@@ -31,6 +32,7 @@ class Settled(NamedTuple):
     """Statements of the user about the meaning of a function."""
 
     expected: Mapping[str, str] = {}  # values that are meant, by axis
+    pins: Mapping[str, str] = {}  # those that it must have
     ignored: Collection[str] = ()  # parameters
     file: str = ""  # of its contract
     pinned: Mapping[str, Mapping[str, Any]] = {}  # its tables
@@ -38,8 +40,14 @@ class Settled(NamedTuple):
     @classmethod
     def by(cls, expected: Mapping[str, str], ignored: Collection[str], file: str = "") -> "Settled":
         """Read the file, if there is one; it confirms what it says."""
-        pinned = pinning.read(file) if file else {}
-        return cls({**pinned.get("means", {}), **expected}, ignored, file, pinned)
+        pinned, pins = pinning.read(file) if file else {}, pinning.expected(expected)
+        return cls({**pinned.get("means", {}), **pins}, pins, ignored, file, pinned)
+
+    def refuse_unknown(self, names: Collection[str]) -> None:
+        """Raise Refusal if a parameter that is to be ignored is none of these."""
+        if unknown := [x for x in self.ignored if x not in names]:
+            near = did_you_mean(unknown[0], names)
+            raise Refusal(f"--ignore: {unknown[0]!r} is not a parameter; allowed: {', '.join(names)}{near}")
 
 
 class Understood(NamedTuple):
@@ -47,6 +55,7 @@ class Understood(NamedTuple):
 
     subject: Subject
     contract: Contract | None  # None if no formula gives its results, and it is called by the protocol
+    names: Collection[str] = ()  # of its parameters, and of what else may not be understood
 
     def settings(self) -> dict[str, Any]:
         """The settings of ``implement`` by which it is judged."""
@@ -67,7 +76,9 @@ class Understood(NamedTuple):
     def told(self, report: Report, settled: Settled) -> Report:
         """The report with its defects as causes, what is unsettled, and how it is called if not by the protocol."""
         if not (contract := self.contract):
-            return report
+            some = [x for x in (settled.file, *map("=".join, settled.pins.items())) if x]
+            said = "no formula that is known gives its results, so it was not compared with {}"
+            return report._replace(unsettled=(said.format(", ".join(some)),)) if some else report
         meanings = list(contract.meanings())
         for x in meanings:
             report = _with_defect(report, x, contract) if x.kind == DEFECT else report
@@ -124,6 +135,10 @@ def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator
         ignored = {*settled.ignored, *settled.pinned.get("unread", ())}
         unread = {x: why for x, why in contract.unread.items() if x in (*contract.names, SECOND) and x not in ignored}
         yield from (UNREAD.format(x, why, f'"{x}"' if " " in x else x) for x, why in unread.items())
+    for axis, value in settled.pins.items():
+        mine = contract.conventions.value(axis) if axis in TABLE else contract.tables()["means"].get(axis, "")
+        if mine != value:
+            yield f"{axis} is {mine!r}, and {value!r} is expected"
     if settled.file:
         yield from pinning.differences(contract, settled.pinned, settled.file)
 
@@ -144,13 +159,14 @@ def understood(fn: Any, *, in_process: bool = False) -> Understood | None:
         return None
     describer = Describer(function)
     try:
-        return Understood(function.subject, describer.contract())
+        contract = describer.contract()
+        return Understood(function.subject, contract, tuple(dict.fromkeys((*function.names, *contract.unread))))
     except Refusal as refusal:
         of_protocol = len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant
         cause = refusal.__cause__  # of sizes that it does not take, perhaps
         answers = isinstance(cause, Failed) and not isinstance(cause, Died) and not cause.said.startswith("it gives")
         if of_protocol and (answers or getattr(refusal, "layout", "") == "BNTD"):
-            return Understood(function.subject, None)
+            return Understood(function.subject, None, tuple(function.names))
         function.subject.close()
         raise
     except BaseException:
