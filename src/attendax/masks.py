@@ -1,14 +1,14 @@
-"""Masks as values: which query may look at which key, from a few numbers instead of T x S truth values (L3, L4).
+"""Mask objects: which query may look at which key, from a few numbers instead of T x S truth values (L3, L4).
 
 A mask is a pytree: offsets, lengths, ids and arrays are leaves and may be traced; the rest is part of its structure.
-Combine masks with ``&``, ``|`` and ``~``. Sides, offsets, lengths and ids are integers of any width: see
-``attendax.integers``. For scores (B, N, T, S) a side, an offset or a length is
+Combine masks with ``&``, ``|`` and ``~``. Sides, offsets, lengths and ids are integers of any width (see
+``attendax.integers``). For scores (B, N, T, S) a side, an offset or a length has one of these shapes:
 
 - a scalar, for the whole batch;
-- (B,), one for each text: the leading axes of the scores without the head axis;
-- (N, 1, 1), or (B, N, 1, 1), one for each head: the axes of the scores, of which the last two are 1.
+- (B,), one per text: the leading axes of the scores without the head axis;
+- (N, 1, 1) or (B, N, 1, 1), one per head: the axes of the scores, with the last two of size 1.
 
-Ids are (B, T) and (B, S), and apply to every head. The type is in ``mask_type``.
+Ids are (B, T) and (B, S), and apply to every head. ``mask_type`` has the type.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from attendax.mask_type import Mask as Mask
 __all__ = ["Mask", "blocks", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
 
 
-SIDES = "A window of the last keys is window(3, 0), to both sides window(3, 3), without a bound window(3, None)."
+SIDES = "Write window(3, 0) for the last keys, window(3, 3) for both sides, window(3, None) for no bound."
 
 
 def __dir__() -> list[str]:
@@ -38,12 +38,12 @@ def __dir__() -> list[str]:
 def causal(offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at key j when ``j <= i + offset`` (L4).
 
-    Without an offset query 0 sees key 0 alone, also where T and S differ. Aligned to the end of the keys, as
-    flash-attention 2.1 and later have it, is ``offset = S - T``.
+    Without an offset query 0 sees only key 0, even if T and S differ. ``offset = S - T`` aligns the last query with the
+    last key, as flash-attention does since 2.1.
 
     Args:
-        offset: an integer, part of the structure of the mask; or an array of integers, which may be traced: a cache
-            that fills needs no new compilation. For all a scalar, for each text (B,), for each head (N, 1, 1).
+        offset: an integer, part of the structure of the mask; or an array of integers, which may be traced, so that a
+            cache that fills is not compiled anew. A scalar for all, (B,) per text, (N, 1, 1) per head.
     """
     return _within("causal", None, 0, offset)
 
@@ -52,25 +52,25 @@ def causal(offset: int | ArrayLike = 0) -> Mask:
 def window(left: int | ArrayLike | None, right: int | ArrayLike | None, offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
 
-    ``window(3, 0)`` sees 4 keys, as flash-attention's ``window_size=(3, 0)`` does. A sliding window of W keys that
-    counts the query's own, as Mistral has it, is ``window(W - 1, 0)``.
+    ``window(3, 0)`` allows 4 keys, as flash-attention's ``window_size=(3, 0)`` does. Mistral's sliding window of W keys
+    includes the query's own key: ``window(W - 1, 0)``.
 
-    Sides that are arrays are data: local and global layers, or texts with windows of their own, are one compiled
-    program. There "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``). A number beyond
-    2³⁰ counts as 2³⁰: beside an offset of more than 2²⁹ either way, only None is without a bound.
+    If the sides are arrays, local and global layers, or texts with different windows, share one compiled program.
+    In an array, "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``). A larger number
+    counts as 2³⁰. If |offset| > 2²⁹, only None means unbounded.
 
     Args:
-        left, right: how many keys back and ahead. Integers, part of the structure of the mask; or arrays of integers,
-            which may be traced: for all a scalar, for each text (B,), for each head (N, 1, 1), for both (B, N, 1, 1).
+        left, right: the number of keys back and ahead. Integers, part of the structure of the mask; or arrays of
+            integers, which may be traced: a scalar for all, (B,) per text, (N, 1, 1) per head, (B, N, 1, 1) for both.
         offset: as in ``causal``.
 
     Raises:
-        TypeError: a side is no integer and no array of them.
-        ValueError: a side whose value is known is negative.
+        TypeError: a side is neither an integer nor an array of integers.
+        ValueError: a side is known to be negative.
 
     Example:
         >>> import numpy as np
-        >>> local = np.array([1, 2**30]).reshape(2, 1, 1)  # of two heads, one sees the key before and its own
+        >>> local = np.array([1, 2**30]).reshape(2, 1, 1)  # head 0 sees its own key and the one before, head 1 all
         >>> window(local, 0).to_dense(3, 3)[0].astype(int)
         array([[1, 0, 0],
                [1, 1, 0],
@@ -84,30 +84,29 @@ def padding(key_lengths: int | ArrayLike, query_lengths: int | ArrayLike | None 
     """The first ``key_lengths`` keys are real, the rest is padding; likewise for ``query_lengths`` queries.
 
     Args:
-        key_lengths: integers, each from 0 to S: for all a scalar, for each text (B,), for each head (N, 1, 1).
-        query_lengths: the same for queries; a query beyond its length may look at nothing.
+        key_lengths: integers from 0 to S: a scalar for all, (B,) per text, (N, 1, 1) per head.
+        query_lengths: the same for queries; a query beyond its length may look at no key.
     """
     of_keys = integers.lengths("padding", "key_lengths", key_lengths)
     of_queries = None if query_lengths is None else integers.lengths("padding", "query_lengths", query_lengths)
     return Mask("padding", (of_keys, of_queries))
 
 
-@knows_arguments({}, missing="Texts that look at themselves are segments(ids, ids).")
+@knows_arguments({}, missing="If texts look at themselves, write segments(ids, ids).")
 def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Mask:
     """Packed sequences: a query may look at the keys of its own segment.
 
     Args:
-        query_ids, key_ids: integers (B, T) and (B, S), with the leading axes of the scores without the head axis; or
-            (T,) and (S,), for all texts.
+        query_ids, key_ids: integers (B, T) and (B, S), per text; or (T,) and (S,), for all texts.
 
     Raises:
-        TypeError: ids that are no arrays of integers.
+        TypeError: ids are not arrays of integers.
     """
     return Mask("segments", integers.ids("segments", query_ids, key_ids))
 
 
 def prefix(lengths: int | ArrayLike, offset: int | ArrayLike = 0) -> Mask:
-    """Causal, but the first ``lengths`` keys are open to every query (prefix language model).
+    """Causal, except that every query may look at the first ``lengths`` keys (prefix language model).
 
     Args:
         lengths: as in ``padding``.
@@ -131,13 +130,13 @@ def blocks(array: ArrayLike, block_q: int, block_kv: int) -> Mask:
     skipped. Join a rule of pairs by ``&``: ``blocks(array, 128, 128) & causal()``.
 
     Args:
-        array: boolean (⌈T / block_q⌉, ⌈S / block_kv⌉), or with the leading axes and heads of the scores in front,
-            (B, N, ., .), each of its axes full or 1. It may be traced.
-        block_q, block_kv: queries and keys of a block.
+        array: boolean (⌈T / block_q⌉, ⌈S / block_kv⌉), optionally with the leading axes and heads of the scores in
+            front, (B, N, ., .), each axis full or 1. It may be traced.
+        block_q, block_kv: the number of queries and of keys in a block.
 
     Raises:
-        TypeError: the array is not boolean, or a size no integer.
-        ValueError: a rank below 2, or a size below 1.
+        TypeError: the array is not boolean, or a size is not an integer.
+        ValueError: the rank is below 2, or a size is below 1.
 
     Example:
         >>> import numpy as np
@@ -158,19 +157,19 @@ def blocks(array: ArrayLike, block_q: int, block_kv: int) -> Mask:
 def from_function(f: Callable[..., Any], *arrays: Any, per: str | None = None) -> Mask:
     """Any function ``f(i, j, *arrays) -> bool`` of the positions i (T, 1) and j (1, S), element by element.
 
-    The positions of one tile at a time are asked for, so what varies with the position is looked up: ``ids[i]``. Before
-    the loop over tiles it is asked once for all of them, and tiles in which it allows no pair are skipped.
+    ``f`` gets the positions of one tile at a time, so it looks up data by position: ``ids[i]``. Before the main loop,
+    ``f`` is evaluated once per tile. Tiles that it masks entirely are skipped.
 
     Args:
-        f: of JAX operations, or of NumPy's for the functions of ``spec``.
-        arrays: arrays, numbers or pytrees of them, passed on to f; they may be traced. Where the queries begin among
-            the keys is one of them.
-        per: None; or "batch": the first axis of every array is that of the texts, and f gets those of one text, for
-            scores (B, N, T, S). So ``ids[i] == ids[j]`` serves one text, ids (T,), and many, ids (B, T), alike.
+        f: made of JAX operations; for the functions of ``spec`` also of NumPy operations.
+        arrays: arrays, numbers or pytrees of them, passed to f; they may be traced. If the queries begin at another
+            position than key 0, pass that offset as one of them.
+        per: None; or "batch": the first axis of every array belongs to the texts, and f gets the arrays of one text,
+            for scores (B, N, T, S). So ``ids[i] == ids[j]`` works for one text, ids (T,), and for many, ids (B, T).
 
     Raises:
-        TypeError: f is not callable, or something is no array. When it is used: f does not return booleans (T, S).
-        ValueError: with "batch", an array without a first axis, or of another number of texts.
+        TypeError: f is not callable, or an argument is not an array. When used: f does not return booleans (T, S).
+        ValueError: with "batch", an array lacks the first axis, or has another number of texts.
 
     Example:
         >>> every_second = from_function(lambda i, j, offset: (i + offset - j) % 2 == 0, 3)

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ARGUMENTS = """\
-query: (..., N, T, D); or (T, D) for one head, and then key and value have two dimensions, too (L1).
+query: (..., N, T, D); or (T, D) for one head, with key and value of two dimensions as well (L1).
 key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
 value: (..., G, S, V).
-mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
-    value from ``attendax.masks``.
+mask: None; a boolean array, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3);
+    or a mask from ``attendax.masks``.
 bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
-score_mod: None, or a value from ``attendax.scores``.
-scale: a number, or a scalar array, such as a learnt temperature; 1/√D unless given.
-dropout_rate: in [0, 1] (L10).
-dropout_rng: a random key, where the rate is above 0.
-return_lse: whether to return the log-sum-exp of the scores, too (L9)."""
+score_mod: None, or a modifier from ``attendax.scores``.
+scale: a number, or a scalar array such as a learned temperature (default: 1/√D).
+dropout_rate: from 0 to 1 (L10).
+dropout_rng: a random key; required if the rate is above 0.
+return_lse: also return the log-sum-exp of the scores (L9)."""
 
 RESULTS = """\
 out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,

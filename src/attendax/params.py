@@ -26,7 +26,7 @@ class MultiHeadParams(NamedTuple):
 
 
 class QKNorm(NamedTuple):
-    """Gains of the norm of queries and keys, one for each column of a head: ``gamma`` (d_k,), shared by all heads."""
+    """Gains of the query and key norm, one per column of a head: ``gamma`` (d_k,), shared by all heads."""
 
     gamma_Q: Any
     gamma_K: Any
@@ -35,8 +35,8 @@ class QKNorm(NamedTuple):
 class EncoderBlockParams(NamedTuple):
     """Weights of one encoder block: 1 marks the norm of the attention, 2 that of the feed-forward network.
 
-    ``W1`` (M, F), ``b1`` (F,), ``W2`` (F, M), ``b2`` (M,); ``gamma`` and ``beta`` (M,). In whole encoders, what a
-    configuration lacks is None, ``W1`` of a network with a gate is (M, 2F), and ``W_K``, ``W_V`` are (M, G·D).
+    ``W1`` (M, F), ``b1`` (F,), ``W2`` (F, M), ``b2`` (M,); ``gamma`` and ``beta`` (M,). In whole encoders, weights that
+    a configuration does not have are None, ``W1`` of a gated network is (M, 2F), and ``W_K``, ``W_V`` are (M, G·D).
     """
 
     attention: MultiHeadParams
@@ -79,7 +79,7 @@ class EncoderParams(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """A gradient for every floating input, in its shape and dtype; None where there was no such input."""
+    """A gradient for every floating input, in the input's shape and dtype; None for an input that was not given."""
 
     grad_query: Any
     grad_key: Any

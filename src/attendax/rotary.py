@@ -1,11 +1,11 @@
-"""Frequencies of rotary encodings, as models have them: parts of a head, longer contexts, positions on several axes.
+"""Frequencies of rotary encodings in known models: parts of a head, longer contexts, positions on several axes.
 
-``ops.rotary_encoding`` and ``spec.rotary_encoding`` take what these functions return, as ``frequencies`` and ``axes``.
-A pair of columns has one frequency f: at position p it is turned by the angle p·f. All of it is known before tracing
-and computed in float64.
+Pass the results as ``frequencies`` and ``axes`` to ``ops.rotary_encoding`` or ``spec.rotary_encoding``. A pair of
+columns has one frequency f: at position p the pair is rotated by the angle p·f. The frequencies are known before
+tracing, and computed in float64.
 
-Below, ``width`` is that of the columns which are turned, D of a whole head; ``theta`` the base; ``plain`` frequencies
-are ``fᵢ = theta^(-2i/width)``; and ``trained`` is the length that a model was trained for before it was made longer.
+Below, ``width`` is the number of rotated columns, D for a whole head; ``theta`` is the base; ``plain`` frequencies are
+``fᵢ = theta^(-2i/width)``; ``trained`` is the length that a model was trained for before its context was extended.
 """
 
 import math
@@ -24,10 +24,10 @@ __all__ = [
 
 
 class Frequencies(NamedTuple):
-    """One frequency for each pair of columns that is turned, and a factor on these columns.
+    """One frequency per rotated pair of columns, and a factor on these columns.
 
-    Queries and keys are both multiplied by ``factor``, so scores are by its square: the temperature of YaRN and
-    LongRoPE.
+    Queries and keys are both multiplied by ``factor``, so scores are multiplied by its square. It is the temperature of
+    YaRN and LongRoPE.
     """
 
     numbers: tuple[float, ...]
@@ -37,11 +37,11 @@ class Frequencies(NamedTuple):
 def plain(width: int, theta: float = 10000.0, *, of: int | None = None) -> Frequencies:
     """The frequencies ``theta^(-2i/of)`` of ``width`` columns (Su et al. 2021); ``of`` is ``width`` unless given.
 
-    Fewer columns than a head has are its first ones; the rest is not turned. With ``width`` alone they are the
-    frequencies of the part, as in GPT-NeoX and Phi; with ``of=D`` those that the whole head would have.
+    If a head has more columns than ``width``, only the first ones are rotated. With ``width`` alone the frequencies are
+    those of the part, as in GPT-NeoX and Phi; with ``of=D`` they are those of the whole head.
 
     Raises:
-        TypeError, ValueError: a width that is no even integer above 0, or a theta that is not above 0.
+        TypeError, ValueError: the width is not an even integer above 0, or theta is not above 0.
 
     Example:
         >>> plain(4, 100.0).numbers
@@ -53,9 +53,9 @@ def plain(width: int, theta: float = 10000.0, *, of: int | None = None) -> Frequ
 
 
 def proportional(width: int, share: float, theta: float = 10000.0, *, factor: float = 1.0) -> Frequencies:
-    """Frequencies of a whole head of which a ``share`` of the pairs turns; the slow rest stands still (Gemma 4).
+    """Frequencies of a whole head in which a ``share`` of the pairs rotates; the slow rest does not (Gemma 4).
 
-    Unlike ``plain(width·share, of=width)`` the pairs are those of the whole head: column i with column i + width/2.
+    Unlike in ``plain(width·share, of=width)``, a pair is column i with column i + width/2 of the whole head.
 
     Raises:
         TypeError, ValueError: as ``plain``; a share outside [0, 1], or a factor that is not above 0.
@@ -69,7 +69,7 @@ def proportional(width: int, share: float, theta: float = 10000.0, *, factor: fl
 def interpolated(width: int, factor: float, theta: float = 10000.0) -> Frequencies:
     """Position interpolation: positions, and so frequencies, are divided by ``factor`` (Chen et al. 2023).
 
-    It is "linear" in the configurations of transformers.
+    Configurations of transformers call it "linear".
 
     Raises:
         TypeError, ValueError: as ``plain``; a factor that is not above 0.
@@ -100,7 +100,7 @@ def ntk_dynamic(width: int, factor: float, *, length: int, trained: int, theta: 
     """NTK-aware scaling that grows with the text, of ``length`` tokens.
 
     The base grows as in ``ntk``, with ``factor · length / trained - (factor - 1)`` as the factor. Up to the ``trained``
-    length nothing changes. It is "dynamic" in the configurations of transformers (emozilla 2023).
+    length nothing changes. Configurations of transformers call it "dynamic" (emozilla 2023).
 
     Raises:
         TypeError, ValueError: as ``ntk``; a length below 1.
@@ -122,13 +122,14 @@ def yarn(
     attention_factor: float | None = None,
     truncate: bool = True,
 ) -> Frequencies:
-    """YaRN: fast pairs keep their frequency, slow ones are interpolated, those between are mixed (Peng et al. 2023).
+    """YaRN: fast pairs keep their frequency, slow pairs are interpolated, pairs between are mixed (Peng et al. 2023).
 
-    A pair makes ``r = trained · f / 2π`` turns in the trained length. From ``beta_fast`` turns on it keeps f, up to
-    ``beta_slow`` it gets f / factor. Between these, in the number of the pair, the share of f falls from 1 to 0 in a
-    line, from whole pairs to whole pairs where ``truncate``. Queries and keys are multiplied by
-    ``attention_factor = 0.1 ln(factor) + 1`` unless it is given: DeepSeek's "mscale" and "mscale_all_dim" are, with
-    ``m(x) = 0.1 x ln(factor) + 1``, an attention factor of m(mscale) / m(mscale_all_dim).
+    A pair makes ``r = trained · f / 2π`` turns in the trained length. From ``beta_fast`` turns on it keeps f; up to
+    ``beta_slow`` turns it gets f / factor. Between these pairs, the share of f falls linearly from 1 to 0 with the
+    index of the pair. ``truncate`` rounds the two ends to whole pairs.
+
+    Queries and keys are multiplied by ``attention_factor`` (default: ``0.1 ln(factor) + 1``). For DeepSeek's "mscale"
+    and "mscale_all_dim" pass m(mscale) / m(mscale_all_dim), with ``m(x) = 0.1 x ln(factor) + 1``.
 
     Raises:
         TypeError, ValueError: as ``plain``; a length below 1, a factor or a beta that is not above 0, or theta = 1.
@@ -160,10 +161,10 @@ def llama3(
     low_freq_factor: float = 1.0,
     high_freq_factor: float = 4.0,
 ) -> Frequencies:
-    """The scaling of Llama 3.1 and later (Grattafiori et al. 2024), by how often a pair turns in the trained length.
+    """The scaling of Llama 3.1 and later, by the number of turns in the trained length (Grattafiori et al. 2024).
 
-    From ``high_freq_factor`` turns on it keeps f, up to ``low_freq_factor`` turns it gets f / factor; between, the
-    share of f grows in a line with the number of turns.
+    From ``high_freq_factor`` turns on a pair keeps f; up to ``low_freq_factor`` turns it gets f / factor. Between, the
+    share of f grows linearly with the number of turns.
 
     Raises:
         TypeError, ValueError: as ``plain``; a length below 1, or factors that are not above 0 and in order.
@@ -185,16 +186,16 @@ def longrope(
     theta: float = 10000.0,
     attention_factor: float | None = None,
 ) -> Frequencies:
-    """LongRoPE: each pair has a factor of its own that was searched for, and f is divided by it (Ding et al. 2024).
+    """LongRoPE: the frequency of each pair is divided by a factor of its own, found by search (Ding et al. 2024).
 
     A model such as Phi 3 has two lists: ``short_factor`` for texts up to the trained length, ``long_factor`` beyond.
-    Queries and keys are multiplied by ``attention_factor = √(1 + ln(scale) / ln(trained))`` unless it is given.
+    Queries and keys are multiplied by ``attention_factor`` (default: ``√(1 + ln(scale) / ln(trained))``).
 
     Args:
-        factors: one for each pair; their number is half the width.
-        scale: how many times the trained length the model was made for.
-        trained, theta: see above.
-        attention_factor: of the configuration, where it has one.
+        factors: one per pair; their number is half the width.
+        scale: the model's length over its trained length.
+        trained, theta: as above.
+        attention_factor: the configuration's, if it has one.
 
     Raises:
         TypeError, ValueError: as ``plain``; a factor or scale that is not above 0, or a length below 2.
@@ -209,7 +210,7 @@ def longrope(
 
 
 def sections(*counts: int) -> tuple[int, ...]:
-    """The axis of each pair, where the first ``counts[0]`` pairs have positions of axis 0, the next of axis 1, ...
+    """The axis of each pair: the first ``counts[0]`` pairs have axis 0, the next ``counts[1]`` pairs axis 1, and so on.
 
     M-RoPE of Qwen2-VL (Wang et al. 2024) has time, height and width: ``sections(16, 24, 24)``.
 
@@ -222,9 +223,9 @@ def sections(*counts: int) -> tuple[int, ...]:
 
 
 def in_turn(*counts: int) -> tuple[int, ...]:
-    """The axis of each pair, where the axes take turns: so each has fast and slow pairs (Qwen3-VL).
+    """The axis of each pair, if the axes alternate, so that each has fast and slow pairs (Qwen3-VL).
 
-    Axis a > 0 has the pairs a, a + A, a + 2A, ... of A axes, ``counts[a]`` of them; axis 0 has the rest.
+    With A axes, axis a > 0 has ``counts[a]`` pairs: a, a + A, a + 2A, ... Axis 0 has the rest.
 
     Example:
         >>> in_turn(3, 2, 1)
@@ -241,8 +242,8 @@ def in_turn(*counts: int) -> tuple[int, ...]:
 def axial(width: int, axes: int = 2, theta: float = 10000.0) -> tuple[Frequencies, tuple[int, ...]]:
     """Frequencies and axes of a grid, such as an image: each axis has an equal part of the columns.
 
-    A part has the plain frequencies of its own width, as in the vision part of Qwen2-VL: ``frequencies, axes =
-    axial(D)``, and positions (2, T), rows and columns.
+    Each part has the plain frequencies of its own width, as in the vision part of Qwen2-VL. For an image write
+    ``frequencies, axes = axial(D)``, with positions (2, T) of rows and columns.
 
     Raises:
         TypeError, ValueError: the width is not divisible by twice the number of axes; a theta that is not above 0.

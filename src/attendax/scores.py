@@ -1,7 +1,7 @@
-"""Score modifiers as values: functions of a score, applied before bias and mask (L2).
+"""Score modifiers: functions of a score, applied before bias and mask (L2).
 
-A modifier is a pytree: its arrays (slopes, tables, offsets, logits) are leaves, may be traced, and get their gradient
-where they are floating; the rest is part of its structure. ``spec`` and ``ops`` say what each kind does.
+A modifier is a pytree. Its arrays (slopes, tables, offsets, logits) are leaves and may be traced; floating arrays get
+their gradient. The rest is part of its structure. ``spec`` and ``ops`` compute each kind.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ def __dir__() -> list[str]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, repr=False)
 class ScoreModifier:
-    """A modifier: its kind, its arrays, its settings. Made by the functions of this module."""
+    """A modifier: its kind, its arrays, its settings. The functions of this module make it."""
 
     kind: str = dataclasses.field(metadata={"static": True})
     arrays: tuple[Any, ...] = ()
@@ -85,7 +85,7 @@ def softcap(cap: float) -> ScoreModifier:
         cap: the bound, a positive number; in units of the scaled scores.
 
     Raises:
-        TypeError, ValueError: not a positive, finite number.
+        TypeError, ValueError: the cap is not a positive, finite number.
     """
     return ScoreModifier("softcap", (), (number("softcap", "cap", cap, low=0, closed=False),))
 
@@ -94,13 +94,13 @@ def alibi(slopes: ArrayLike, offset: int | ArrayLike = 0) -> ScoreModifier:
     """Lower the scores with distance: ``s - slope_n · |i + offset - j|`` (Press et al. 2022).
 
     Args:
-        slopes: floating (N,), one for each query head.
-        offset: the position of query 0 among the keys (L4): an integer, or an array of integers, the leading axes of
-            the scores without the head axis (a scalar for all), which may be traced.
+        slopes: floating (N,), one per query head.
+        offset: the position of query 0 among the keys (L4): an integer; or an array of integers, which may be traced,
+            a scalar for all or (B,) per text.
 
     Raises:
-        TypeError: slopes that are not floating, or an offset that is not of integers.
-        ValueError: slopes that are no vector, or an offset beyond 32 bits.
+        TypeError: slopes are not floating, or the offset is not an integer or an array of integers.
+        ValueError: slopes are not a vector, or the offset needs more than 32 bits.
     """
     floating("alibi", "slopes", slopes, rank=1)
     return _with_offset("alibi", slopes, integers.exact_offset("alibi", offset))
@@ -112,12 +112,13 @@ def relative_bias(table: ArrayLike, offset: int | ArrayLike = 0) -> ScoreModifie
     One number per distance is from Raffel et al. 2020, the clipping from Shaw et al. 2018.
 
     Args:
-        table: floating (N, 2R + 1): a row for each query head; column R is distance 0, later keys to its right.
+        table: floating (N, 2R + 1), a row per query head. Column R is distance 0; columns to its right are for later
+            keys.
         offset: as in ``alibi``.
 
     Raises:
-        TypeError: a table that is not floating, or an offset that is not of integers.
-        ValueError: a table not of rank 2, or of an even number of columns.
+        TypeError: the table is not floating, or the offset is not an integer or an array of integers.
+        ValueError: the table does not have rank 2, or has an even number of columns.
     """
     floating("relative_bias", "table", table, rank=2)
     if table.shape[1] % 2 == 0:
@@ -126,19 +127,19 @@ def relative_bias(table: ArrayLike, offset: int | ArrayLike = 0) -> ScoreModifie
 
 
 def sink(logits: ArrayLike) -> ScoreModifier:
-    """Let a learned number for each head take a share of the weight and give nothing (gpt-oss; Xiao et al. 2024).
+    """Let a learned logit per head take a share of the weight (gpt-oss; Xiao et al. 2024).
 
-    It is one more key that every query sees, with the score ``logits[n]`` and the value 0: ``p_ij = exp(s_ij) /
-    (exp(logits_n) + Σ_k exp(s_ik))``. lse counts it, so a query that may look at no key has out 0 and lse ``logits_n``.
-    Of calls that ``merge`` joins, give it to one. Bias, mask, dropout, scale and other modifiers do not change it: its
-    place in ``compose`` does not matter, and two of them are two such keys.
+    A sink is one more key that every query sees, with the score ``logits[n]`` and the value 0: ``p_ij = exp(s_ij) /
+    (exp(logits_n) + Σ_k exp(s_ik))``. The lse includes the sink, so a query that may look at no key has out 0 and lse
+    ``logits_n``. If ``merge`` joins calls, give the sink to one of them. Bias, mask, dropout, scale and other modifiers
+    do not change a sink, so its place in ``compose`` does not matter. Two sinks are two such keys.
 
     Args:
-        logits: floating (N,), one for each query head; -inf for no sink. In units of the scaled scores.
+        logits: floating (N,), one per query head, in units of the scaled scores; -inf means that a head has no sink.
 
     Raises:
-        TypeError: logits that are not floating.
-        ValueError: logits that are no vector.
+        TypeError: logits are not floating.
+        ValueError: logits are not a vector.
     """
     floating("sink", "logits", logits, rank=1)
     return ScoreModifier("sink", (logits,))
@@ -150,14 +151,14 @@ def from_function(f: Callable[..., Any], *arrays: Any) -> ScoreModifier:
     Args:
         f: scores is (..., N, T, S); n (..., N, 1, 1), i (..., 1, T, 1) and j (..., 1, 1, S) are the integer positions
             of head, query and key, with 1 for every leading axis.
-        arrays: arrays, numbers or pytrees of them, passed on to f; what is floating gets its gradient. Where the
-            queries begin among the keys is one of them: ``lambda s, positions, offset: ...``.
+        arrays: arrays, numbers or pytrees of them, passed to f; floating arrays get their gradient. If the queries
+            begin at another position than key 0, pass that offset: ``lambda s, positions, offset: ...``.
 
-    f is also called for pairs that the mask forbids, with the score 0. Its derivative should be finite there: the
-    gradient of ``log(w)`` at a padded ``w = 0`` is 0 times infinity, NaN, as everywhere in JAX.
+    f is also called for masked pairs, with the score 0. Its derivative should be finite there: the gradient of
+    ``log(w)`` at a padded ``w = 0`` is 0 times infinity, NaN, as everywhere in JAX.
 
     Raises:
-        TypeError: f is not callable, or something is neither array nor number.
+        TypeError: f is not callable, or an argument is neither an array nor a number.
     """
     if not callable(f):
         fail(TypeError, "from_function", f"f must be callable, got {type(f).__name__}.")
@@ -165,11 +166,11 @@ def from_function(f: Callable[..., Any], *arrays: Any) -> ScoreModifier:
 
 
 def compose(*modifiers: ScoreModifier) -> ScoreModifier:
-    """Several modifiers, the first one first.
+    """Several modifiers, applied in order.
 
     Raises:
-        TypeError: something is not a modifier.
-        ValueError: there is none.
+        TypeError: an argument is not a modifier.
+        ValueError: there are no arguments.
     """
     if not modifiers:
         fail(ValueError, "compose", "needs at least one modifier.")

@@ -234,7 +234,7 @@ NEXT = {
     "one side of a window": (
         lambda: masks.window(3),
         TypeError,
-        "A window of the last keys is window(3, 0), to both sides window(3, 3), without a bound window(3, None).",
+        "Write window(3, 0) for the last keys, window(3, 3) for both sides, window(3, None) for no bound.",
     ),
     "dropout without a key": (
         lambda: attendax.attention(**CALL, dropout_rate=0.5),

@@ -256,7 +256,7 @@ BY_POSITION = [  # a call, and the whole error
     (lambda: sharding.attention(Q, K, K, "x"),
      "attention: axis_name is keyword-only: write attention(query, key, value, axis_name=...)."),
     (lambda: masks.segments(IDS),
-     "segments: key_ids is missing.\nTexts that look at themselves are segments(ids, ids)."),
+     "segments: key_ids is missing.\nIf texts look at themselves, write segments(ids, ids)."),
     (lambda: masks.causal(5, 7), "causal: takes 1 positional argument (offset), got 2."),
     (lambda: ops.encoder_block(X, None, num_heads=3, is_causal=True),
      "encoder_block: unexpected argument 'is_causal'.\nWrite mask=masks.causal()."),
