@@ -393,7 +393,6 @@ MARKS = (
 
 NUMERICS = in_file(
     "kernels/numerics.py",
-    ("no fusion barrier", "if not is_compiled():", "if True:", "losses", "as users do"),
     (
         "finite cuts the gradient",
         "_finite_p.bind(x, w",
@@ -644,7 +643,6 @@ SCORES = (
             "stats",
             "causal",
         ),
-        ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge derivatives", "narrow"),
     )
     + in_file(
         "kernels/blockwise/tile.py",
@@ -664,8 +662,8 @@ BACKWARD = in_file(
     "kernels/blockwise/tile.py",
     (
         "dropout missing in dp",
-        "dropped(_of_rows(dout, value, plan, True, times), tile, operands, plan)",
-        "_of_rows(dout, value, plan, True, times)",
+        "dropped(_of_values(dout, value, plan), tile, operands, plan)",
+        "_of_values(dout, value, plan)",
         "gradient",
         "dropout",
     ),
