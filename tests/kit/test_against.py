@@ -467,7 +467,7 @@ weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e9))
 np.save(f"{sys.argv[1]}/out.npy", weights / np.maximum(weights.sum(-1, keepdims=True), 1e-9) @ arrays["value"])
 """
 
-PAGE = (pages.ROOT / "docs" / "against.md").read_text("utf-8")
+PAGE = "\n".join((pages.ROOT / "docs" / name).read_text("utf-8") for name in ("against.md", "layers.md"))
 SHOWN = re.findall(r"```text\n\$ attendax (.*?)\n(.*?)\n```", PAGE, re.DOTALL)
 
 

@@ -158,7 +158,7 @@ OF_THE_PAGE, OF_THE_SECTION = "All numbers of this page were measured on", "all 
 UNMEASURED = {  # sizes, limits and definitions, by page
     "against.md": "A call may take 60 seconds",
     "attention.md": "One array of 16,384 x 16,384 scores for 4 heads would be 4,096 MiB",
-    "check-a-model.md": "That is 128 times the spacing of float32 numbers",
+    "check-a-model.md": "128 times the spacing of float32 numbers",
     "check-reference.md": "They take 12 seconds, for JAX 24",
     "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
     "laws/L8.md": "by at most 8 times the error of the plain formula",
