@@ -232,8 +232,8 @@ def training(results: Results) -> str:
     said = listed([f"{ratio:.2f} ({size})" for size, ratio in ratios.items()])
     why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
     return (
-        f"{whole}A training step of an encoder block is {said} times as fast as torch's (sentences x tokens x "
-        f"width).{why}"
+        f"{whole}A training step of an encoder block is this many times as fast as torch's (sentences x "
+        f"tokens x width): {said}.{why}"
     )
 
 

@@ -12,7 +12,7 @@ PHRASES = {  # what a text must not have, and what to write instead
     "if there is": r"\bwhere there (?:is|are)\b",
     "except": r"\bbut for\b",
     "silently": r"\bwithout a word\b",
-    "the English compound, such as a JAX function": r"\b(?:function|model|array|module|tensor|lines?)s? of"
+    "the English compound, such as a JAX function": r"\b(?:function|model|array|module|tensor)s? of"
     r" (?:JAX|torch|PyTorch|NumPy|ONNX|keras)\b",
     "key lengths": r"\blengths of keys\b",
     "nothing, or in fact": r"\bin truth\b",
@@ -29,6 +29,7 @@ OPENS_NO_DOCSTRING = re.compile(  # neither a noun nor a verb
 
 def of_page(text: str) -> Iterator[str]:
     """The sentences of a page, with its lists and the cells of its tables, without its code, formulas and headings."""
+    text = re.sub(r"<!-- measured: \w+ -->\n\|.*?<!-- end -->", "", text, flags=re.DOTALL)  # names of rows are data
     text = re.sub(r"<!--.*?-->|^---\n.*?^---$|\$\$.*?\$\$", "", FENCE.sub("\n\n", text), flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^(?:#+ .*|\(.*\)=|:::.*|> ?)", "", text, flags=re.MULTILINE)
     text = re.sub(r"`[^`]*`|\$[^$]*\$", "`x`", re.sub(r"\]\([^)]*\)", "]", text))

@@ -10,8 +10,11 @@ from places import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = [path for folder in ("src/attendax", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
-PAGES_THAT_DO_NOT_PASS_YET = set()
-FILES_THAT_DO_NOT_PASS_YET = set()  # their docstrings or messages; take a file out when you have mended it
+PAGES_THAT_DO_NOT_PASS_YET = {"docs/gpu.md", "CHANGELOG.md"}
+TO_MEND = (
+    ROOT / "tests/pages/words_to_mend.txt"
+)  # files whose docstrings or messages do not pass yet; take out what you have mended
+FILES_THAT_DO_NOT_PASS_YET = set(TO_MEND.read_text("utf-8").split())
 
 
 def name(path):
