@@ -36,6 +36,20 @@ def right(query, key, value, *, scale=None):
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
+def turned(q, k, v, causal=False, sm_scale=None):
+    """(B, T, N, D), causal aligned to the end of the keys."""
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    s = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if sm_scale is None else sm_scale)
+    s = np.where(np.tri(*s.shape[-2:], s.shape[-1] - s.shape[-2], dtype=bool), s, -1e30) if causal else s
+    weights = np.exp(s - s.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2)
+
+
+def unscaled(q, k, v, causal=False):
+    """The same without a scale."""
+    return turned(q, k, v, causal, 1.0)
+
+
 def squares(query, key, value, *, is_causal=False):
     T, S = query.shape[-2], key.shape[-2]
     if T != S or not is_causal:
@@ -74,6 +88,21 @@ class TestAssertConforms:
         assert assert_conforms(squares, BY_NAME["plain"], arrays="numpy").verdict is Verdict.OK
         with pytest.raises(AssertionError, match=r"(?s)^L2, plain, causal: .*is_causal=True"):
             assert_conforms(loud_squares, BY_NAME["plain"], arrays="numpy")
+
+    def test_a_function_in_its_own_form_needs_no_flag(self):
+        for name in ("plain", "causal, fewer queries", "scale given"):
+            assert assert_conforms(turned, BY_NAME[name]).verdict in (Verdict.OK, Verdict.CONVENTION)
+        with pytest.raises(unittest.SkipTest, match="no argument bias"):
+            assert_conforms(turned, BY_NAME["bias (B, N, T, S)"])
+
+    def test_what_is_unusual_fails_until_it_is_expected(self):
+        with pytest.raises(AssertionError, match="plain: scores are not scaled; --expect"):
+            assert_conforms(unscaled, BY_NAME["plain"])
+        assert assert_conforms(unscaled, BY_NAME["plain"], expect={"scale": "1"}).verdict is Verdict.CONVENTION
+
+    def test_no_formula_is_a_fault(self):
+        with pytest.raises(AssertionError, match="no formula that is known"):
+            assert_conforms(lambda q, k, v: q @ k.swapaxes(-1, -2) @ v, BY_NAME["plain"])
 
     def test_settings_are_those_of_check(self):
         with pytest.raises(ValueError, match="layout got 'XY'"):
@@ -148,6 +177,17 @@ class TestPytestPlugin:
         ran = pytest_in(here, "--attention=kernel:squares", "--attention-only=plain", "--attention-level=forward", "-v")
         assert "kernel:squares::plain, causal PASSED" in ran.stdout, ran.stdout + ran.stderr
         assert ran.returncode == 0
+
+    @pytest.mark.slow
+    def test_a_function_in_its_own_form_needs_no_flag(self, here):
+        (here / "own.py").write_text("\n\n".join(["import numpy as np\n", *map(inspect.getsource, (turned, unscaled))]))
+        given = "--attention-only=plain", "--attention-level=forward", "-v"
+        ran = pytest_in(here, "--attention=own:turned", "--attention=own:unscaled", *given)
+        assert "own:turned::plain PASSED" in ran.stdout, ran.stdout + ran.stderr
+        assert "plain: scores are not scaled; --expect" in ran.stdout
+        assert "own:unscaled::plain FAILED" in ran.stdout
+        ran = pytest_in(here, "--attention=own:unscaled", *given, "--attention-options=--expect scale=1")
+        assert ran.returncode == 0, ran.stdout
 
     @pytest.mark.slow
     def test_no_such_function(self, here):

@@ -22,6 +22,7 @@ from .run.run import judge as judge
 from .worker.calling import subject_of
 from .worker.place import DECLARED, LAYOUT, implement, path_in_other_process
 
+NOTHING = Settled()
 CALLED = (*LAYOUT, *DECLARED)  # settings that say how a function is called, and what it means
 
 
@@ -84,21 +85,30 @@ def check(
         budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
     settled = Settled.by(expect or {}, tuple(ignore), contract or "")
-    called = {"arrays": arrays, **{k: settings.get(k) for k in CALLED}}
-    described = is_described(fn) and all(x is None for x in called.values())
     settings |= {"name": name, "arrays": arrays, "backward": backward, "in_process": in_process}
     make, keep = functools.partial(implement, fn, **settings), isinstance(fn, Implementation)
-    if not described and (contract or expect or ignore):
-        raise ValueError("check: contract, expect and ignore are of a function that is described first")
-    here = in_process or not (backward is None or path_in_other_process(backward, "backward")[0])
-    more: dict[str, Any] = {"describe": functools.partial(understood, fn, in_process=here)} if described else {}
-    return judged(make, how, only, level, known_failures, Telling(progress), keep=keep, settled=settled, **more)
+    describe = describing(fn, settings, settled)
+    return judged(
+        make, how, only, level, known_failures, Telling(progress), keep=keep, describe=describe, settled=settled
+    )
+
+
+def describing(fn: Any, settings: Mapping[str, Any], settled: Settled = NOTHING) -> Callable[[], Understood | None]:
+    """A function that describes one, or gives None if the settings say how it is called."""
+    told = any(settings.get(name) is not None for name in ("arrays", *CALLED))
+    if told or not is_described(fn):
+        if settled != NOTHING:
+            raise ValueError("check: contract, expect and ignore are of a function that is described first")
+        return lambda: None
+    backward = settings.get("backward")
+    here = settings["in_process"] or not (backward is None or path_in_other_process(backward, "backward")[0])
+    return functools.partial(understood, fn, in_process=here)
 
 
 def judged(
     make: Callable[..., Implementation], how: How, only: Iterable[str] | None, level: str, known_failures: str | None,
     tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False,
-    describe: Callable[[], Understood | None] = lambda: None, settled: Settled = Settled(),  # noqa: B008  a value
+    describe: Callable[[], Understood | None] = lambda: None, settled: Settled = NOTHING,
 ) -> Report:  # fmt: skip
     """The report on what ``make(how=...)`` gives, whose process ends then unless that is to be kept.
 
@@ -131,9 +141,12 @@ def judged(
 
 def assert_conforms(
     fn: Any, case: Case, *, seed: int | None = None, dtype: str = "float32", profile: str = "law",
-    claims: Iterable[str] = (), in_process: bool = False, **settings: Any,
+    claims: Iterable[str] = (), in_process: bool = False, contract: str | None = None,
+    expect: Mapping[str, str] | None = None, ignore: Iterable[str] = (), **settings: Any,
 ) -> Finding:  # fmt: skip
     """Judge one case, for a test that is parametrised over ``CASES``.
+
+    The function is described first, as by ``check``.
 
     Args:
         fn: as of ``check``.
@@ -149,7 +162,8 @@ def assert_conforms(
         The finding: ok, or differs by a convention that is declared.
 
     Raises:
-        AssertionError: a fault; its message is the law, the case, what was found, and the reproduction.
+        AssertionError: a fault; its message is the law, the case, what was found, and the reproduction. Or no formula
+            gives the results, or it is not settled what they mean: ``expect``, ``ignore`` or ``contract`` settles it.
         unittest.SkipTest: the function does not offer what the case asks; pytest counts it as skipped, with the reason.
         TypeError, ValueError, ModuleNotFoundError: as ``check``.
 
@@ -161,7 +175,13 @@ def assert_conforms(
         ...     assert_conforms(spec.attention, case)
     """
     how = How(drawn(seed), dtype, profile, claims=tuple(claims)).checked("assert_conforms")
-    made = _implement_once(fn, how, settings | {"in_process": in_process})
+    settled = Settled.by(expect or {}, tuple(ignore), contract or "")
+    try:
+        made, found = _implement_once(fn, how, settings | {"in_process": in_process}, settled)
+    except NoFormula as error:
+        raise AssertionError(str(error)) from error
+    if found:
+        settled.refuse_unknown(found.names)
     outcomes = [judge(made, one, how) for one in alone(made, [case], how)]
     outcome = next((outcome for outcome in outcomes if outcome.verdict.fails), outcomes[0])
     case, finding = outcome.case, outcome.finding
@@ -170,18 +190,24 @@ def assert_conforms(
     if finding.verdict.fails:
         head = f"{case.law}, {case.name}: {case.about} (seed {how.seed})"
         raise AssertionError(f"{head}\n{outcome.told()}\n\n{outcome.reproduction}")
+    if found and (unsettled := found.open_in(case, settled)):
+        raise AssertionError(f"{case.law}, {case.name}: {unsettled}")
     return finding
 
 
-_last: list[tuple[Any, dict[str, Any], Implementation]] = []
+Kept = tuple[Implementation, Understood | None]
+_last: list[tuple[Any, dict[str, Any], Kept]] = []
 
 
-def _implement_once(fn: Any, how: How, settings: dict[str, Any]) -> Implementation:
-    """``implement``, kept for the next case of the same function: finding what it takes needs a few calls."""
+def _implement_once(fn: Any, how: How, settings: dict[str, Any], settled: Settled) -> Kept:
+    """The function as it is described and called, kept for its next case: finding that out needs some calls."""
     if not (_last and _last[0][0] is fn and _last[0][1] == settings):
-        for _, _, done in _last:
+        for _, _, (done, _) in _last:
             subject_of(done).close()
-        _last[:] = [(fn, settings, as_found(implement(fn, **settings), CASES, how))]
+        _last.clear()
+        found = describing(fn, settings, settled)()
+        made = implement(fn, **settings, **(found.settings() if found else {}))
+        _last[:] = [(fn, settings, (as_found(made, CASES, how), found))]
     return _last[0][2]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ..cases import Case
 from ..cases.how import How, drawn
-from ..checking import judge
+from ..checking import NOTHING, judge
 from ..judge.asking import asked, chosen
 from ..judge.judging import rule_of
 from ..judge.verdicts import Verdict
@@ -23,11 +23,11 @@ from ..report.outcomes import Outcome, Outcomes
 from ..run.run import repeated
 from ..worker.calling import subject_of
 from ..worker.place import implement
-from .arguments import how_of, settings
+from .arguments import described, how_of, settings
 from .options import GROUPS, add
 
 OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
-TITLES = ("calling convention", "cases", "more cases", "time and process")
+TITLES = ("meaning", "calling convention", "cases", "more cases", "time and process")
 GIVEN = pytest.StashKey[argparse.Namespace]()
 COLLECTED = pytest.StashKey[list["Attention"]]()
 FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process
@@ -83,7 +83,12 @@ class Attention(pytest.Collector):
             self.known = KnownFailures.read(args.known_failures)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made = implement(self.name, how=self.how, in_process=args.in_process, **settings(args))
+                given = described(argparse.Namespace(**vars(args), target=self.name, exec=None, onnx=None))
+                self.understood, self.settled = given.get("describe", lambda: None)(), given.get("settled", NOTHING)
+                if self.understood:
+                    self.settled.refuse_unknown(self.understood.names)
+                more = self.understood.settings() if self.understood else {}
+                made = implement(self.name, how=self.how, in_process=args.in_process, **settings(args), **more)
                 self.made, cases, _ = asked(made, only, args.level, self.how)
         except Exception as error:
             words = str(error).removeprefix("check: ") or type(error).__name__
@@ -138,6 +143,9 @@ class Question(pytest.Item):
             head = f"{case.law}, {case.name}: {case.about} (--attention-seed {self.parent.how.seed})"
             said = f"{head}\n{outcome.told()}\n\nThis script shows it:\n\n{outcome.reproduction}"
             pytest.fail(said, pytrace=False)
+        found = None if outcome.known else self.parent.understood
+        if found and (unsettled := found.open_in(case, self.parent.settled)):
+            pytest.fail(f"{case.law}, {case.name}: {unsettled}", pytrace=False)
 
     def reportinfo(self) -> tuple[object, int | None, str]:  # type: ignore[override]
         """The head of a failure."""

@@ -1,5 +1,6 @@
 """The use that `attendax check` makes of a contract: how it calls a function, its conventions, and what is open."""
 
+import itertools
 import operator
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -73,6 +74,15 @@ class Understood(NamedTuple):
             given["lacks"] = given.get("lacks", {}) | {"float16": "NumPy adds in float16"}
         return given | {"means": means.off}
 
+    def open_in(self, case: Case, settled: Settled) -> str:
+        """Words for what is not settled and counts for a case; a parameter counts for calls without options alone."""
+        if not (contract := self.contract):
+            return ""
+        unusual = (x for x in _unusual(contract, settled) if _asks(case, x.axis))
+        found = (IF_MEANT.format(x.words, x.axis, x.value) for x in unusual)
+        of_call = () if case.options else (*_unread(contract, settled), *_unlike(contract, settled))
+        return next(itertools.chain(found, of_call), "")
+
     def told(self, report: Report, settled: Settled) -> Report:
         """The report with its defects as causes, what is unsettled, and how it is called if not by the protocol."""
         if not (contract := self.contract):
@@ -124,17 +134,34 @@ def _asks(case: Case, axis: str) -> bool:
 
 def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator[str]:
     """Reasons for status 1 beside the cases: an unusual meaning, a defect, a parameter that is not known."""
-    meanings, said = list(contract.meanings()), {cause.name for cause in report.causes}
-    twice = any((x.axis, x.value) == ("given_scale", "squared") for x in meanings)
-    for x in meanings:
+    said, unusual = {cause.name for cause in report.causes}, _unusual(contract, settled)
+    for x in contract.meanings():
         if x.kind == DEFECT and x.words not in said:
             yield x.words
-        elif x.kind == UNUSUAL and settled.expected.get(x.axis) != x.value and not (twice and x.axis == "scale"):
+        elif x in unusual:
             yield IF_MEANT.format(x.words, x.axis, x.value)
     if not report.failures:  # what is wrong comes first: it may be the reason why nobody knows what the others mean
-        ignored = {*settled.ignored, *settled.pinned.get("unread", ())}
-        unread = {x: why for x, why in contract.unread.items() if x in (*contract.names, SECOND) and x not in ignored}
-        yield from (UNREAD.format(x, why, f'"{x}"' if " " in x else x) for x, why in unread.items())
+        yield from _unread(contract, settled)
+    yield from _unlike(contract, settled)
+
+
+def _unusual(contract: Contract, settled: Settled) -> list[Meaning]:
+    """Its unusual meanings that nobody has confirmed."""
+    meanings = list(contract.meanings())
+    twice = any((x.axis, x.value) == ("given_scale", "squared") for x in meanings)
+    unusual = (x for x in meanings if x.kind == UNUSUAL and settled.expected.get(x.axis) != x.value)
+    return [x for x in unusual if not (twice and x.axis == "scale")]
+
+
+def _unread(contract: Contract, settled: Settled) -> Iterator[str]:
+    """Its parameters of which no meaning is known."""
+    ignored = {*settled.ignored, *settled.pinned.get("unread", ())}
+    unread = {x: why for x, why in contract.unread.items() if x in (*contract.names, SECOND) and x not in ignored}
+    yield from (UNREAD.format(x, why, f'"{x}"' if " " in x else x) for x, why in unread.items())
+
+
+def _unlike(contract: Contract, settled: Settled) -> Iterator[str]:
+    """Differences from what the user has pinned."""
     for axis, value in settled.pins.items():
         mine = contract.conventions.value(axis) if axis in TABLE else contract.tables()["means"].get(axis, "")
         if mine != value:
