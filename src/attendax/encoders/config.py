@@ -37,26 +37,26 @@ class EncoderConfig:
         vocab_size, max_positions, num_token_types: rows of the tables; without token types, 0. No text is longer than
             ``max_positions``, whatever the positions are.
         d_model, num_heads, d_ff, num_layers: M, N, F and L.
-        norm: "post" or "pre"; where the norms stand, see ``ops.encoder_block``.
+        norm: "post" or "pre", the place of the norms (see ``ops.encoder_block``).
         activation: "relu", "gelu" (erf), "gelu_tanh" or "silu"; with a gate (``ops.gated_feed_forward``) "geglu",
             "geglu_tanh" or "swiglu".
-        eps: of all norms.
-        norm_kind: "layer" or "rms". norm_bias: whether layer norms have a shift.
-        bias: whether projections and feed-forward networks have biases.
+        eps: added to the variance in all norms.
+        norm_kind: "layer" or "rms". norm_bias: layer norms have a shift.
+        bias: projections and feed-forward networks have biases.
         num_kv_heads: G, a divisor of N; None for N.
         positions: "learned", "sinusoidal", "rotary", "alibi" or "none".
-        rope_theta: base of the rotary frequencies, or ``rotary.Frequencies`` such as those of YaRN; one for all layers,
-            or a tuple with that of each.
-        window: how many tokens a token sees on each side, None for all; one for all layers, or a tuple with that of
-            each (global and local layers in turn).
-        dropout: rate on embeddings, attention weights and the result of each part of a layer, where ``encode`` is given
-            a random key.
-        embedding_norm: whether the summed embeddings are normalised. first_norm: whether the attention of the first
-            layer has a norm; False for "pre" alone. final_norm: whether a norm follows the last layer.
+        rope_theta: base of the rotary frequencies, or ``rotary.Frequencies`` such as YaRN's; one for all layers, or a
+            tuple with one per layer.
+        window: the number of tokens that a token sees on each side, None for all; one for all layers, or a tuple with
+            one per layer (global and local layers in turn).
+        dropout: rate on embeddings, attention weights and the result of each part of a layer. It applies if ``encode``
+            gets a random key.
+        embedding_norm: normalise the summed embeddings. first_norm: the attention of the first layer has a norm; may
+            be False only for "pre". final_norm: a norm follows the last layer.
 
     Raises:
         TypeError: a size is not an integer.
-        ValueError: a size or number is out of bounds, two of them do not fit each other, or an unknown option.
+        ValueError: a size or number is out of bounds, two of them do not fit each other, or an option is unknown.
     """
 
     vocab_size: int
@@ -145,8 +145,8 @@ def encoder_shapes(config: EncoderConfig, dtype: Any = np.float32) -> EncoderPar
     """The weights that an encoder of this configuration has, as shapes: the one table behind ``init`` and loading.
 
     Returns:
-        EncoderParams whose leaves are ``jax.ShapeDtypeStruct``; None where the configuration has no such weight. ``W1``
-        of a network with a gate is (M, 2F).
+        EncoderParams whose leaves are ``jax.ShapeDtypeStruct``; None for weights that the configuration does not have.
+        ``W1`` of a gated network is (M, 2F).
 
     Example:
         >>> config = EncoderConfig(30522, 512, 2, d_model=384, num_heads=12, d_ff=1536, num_layers=6)
@@ -183,13 +183,13 @@ def partition_specs(config: EncoderConfig, *, tensor: str | None = None, devices
     Args:
         config: of the encoder.
         tensor: the mesh axis that divides heads and hidden units; None: weights are whole.
-        devices: how many devices that axis has.
+        devices: the number of devices of that axis.
 
     Returns:
-        EncoderParams whose leaves are ``jax.sharding.PartitionSpec``; None where there is no such weight.
+        EncoderParams whose leaves are ``jax.sharding.PartitionSpec``; None for weights that do not exist.
 
     Raises:
-        ValueError: heads or hidden units that the devices do not divide.
+        ValueError: the number of devices does not divide the heads or the hidden units.
 
     Example:
         >>> config = EncoderConfig(11, 7, 2, d_model=8, num_heads=4, d_ff=16, num_layers=1)

@@ -43,19 +43,19 @@ def embed(
 ) -> Iterator[Embedding]:
     """Embed texts one window at a time: lazily, in constant memory, in their order.
 
-    The first window of a stream is one text, each later one four times as long, up to ``window``: the first result does
-    not wait for the 1,024th text. A list or tuple is there already; its windows are full from the start.
+    The first window of a stream is one text, and each later window is four times as long, up to ``window``. So the
+    first result does not wait for the 1,024th text. The windows of a list or tuple are full from the start.
 
-    Texts that were read before ``texts`` raised an error are embedded and handed out before the error is.
+    If ``texts`` raises an error, the texts before it are embedded and returned first.
 
     Args:
-        encoder: what ``load_sentence_encoder`` read.
-        texts: any iterable of strings; endless ones too.
-        window: how many texts are read, and sorted by length, at a time, at the most.
-        packed: whether several texts share a row, instead of one with padding behind it.
+        encoder: the result of ``load_sentence_encoder``.
+        texts: any iterable of strings; it may be endless.
+        window: the largest number of texts that are read and sorted by length at a time.
+        packed: put several texts in a row, instead of one text and padding.
 
     Raises:
-        TypeError: ``texts`` is one string, whose characters are hardly meant as texts.
+        TypeError: ``texts`` is one string.
         ValueError: ``window`` is below 1.
     """
     checks.integer("embed", "window", window)
@@ -116,15 +116,15 @@ def mean_pool(hidden: Any, mask: Any, *, normalize: bool = True) -> Any:
     e = mean over {t : mask_t} of h_t;  e / max(|e|, 1e-12)
 
     Args:
-        hidden: (B, T, M), NumPy or JAX; what stands at padded positions does not matter, NaN included.
+        hidden: (B, T, M), NumPy or JAX; padded positions do not matter, even if they hold NaN.
         mask: (B, T) boolean, True = a real token.
-        normalize: whether to scale.
+        normalize: scale to length 1.
 
     Returns:
-        (B, M), the kind of array that came in; zeros for a row without a real token.
+        (B, M), NumPy or JAX like ``hidden``; zeros for a row without real tokens.
 
     Raises:
-        TypeError: ``hidden`` is no array, or ``mask`` no array of booleans.
+        TypeError: ``hidden`` is not an array, or ``mask`` is not a boolean array.
         ValueError: their shapes do not fit.
 
     Example:

@@ -87,32 +87,32 @@ def encode(
     """Turn token ids into hidden states, one vector for each token.
 
     h = Norm(token[x] + position[0..T-1] + token_type[token_types]); then h = layer(h) for each of the L layers (Devlin
-    et al. 2019, section 3), and a last norm where the configuration has one. Pure; under ``jit``, ``config``,
+    et al. 2019, section 3), and a last norm if the configuration has one. Pure; under ``jit``, ``config``,
     ``dtype``, ``remat`` and ``twin`` are static.
 
     Args:
         x: token ids (B, T), integer, T at most ``config.max_positions``.
-        params: the weights; their dtype is the dtype of the whole computation, except for ``dtype``.
-        config: sizes and options; those of ``params``.
+        params: the weights. The computation has their dtype, except for ``dtype``.
+        config: the sizes and options of ``params``.
         mask: padding, (B, T) boolean, True = a real token. It becomes (B, 1, 1, T): no query looks at a padded key.
-            The hidden states at padded positions are of no use.
+            The hidden states at padded positions have no meaning.
         token_types: (B, T) integer; type 0 everywhere unless given (BERT's first segment).
-        segments: (B, T) integer, for several texts in a row (packing): a token sees those of its own number alone, and
-            positions begin at 0 with every new number.
-        dropout_rng: a random key; without one there is no dropout, as with a rate of 0, bit for bit.
-        dtype: of the operands of products and attention, such as "bfloat16"; sums, norms and the result stay as wide as
-            the weights.
-        remat: whether gradients recompute each layer from its input, its attention's output and its lse.
-        twin: where the layers come from: ``attendax.ops`` (JAX) or ``attendax.spec`` (NumPy arrays in and out).
+        segments: (B, T) integer, for several texts in a row (packing): a token sees only tokens of its own number,
+            and positions begin at 0 with every new number.
+        dropout_rng: a random key. Without it there is no dropout, bit for bit as with a rate of 0.
+        dtype: the dtype of the operands of products and attention, such as "bfloat16". Sums, norms and the result stay
+            as wide as the weights.
+        remat: in gradients, recompute each layer from its input, its attention's output and its lse.
+        twin: the module of the layers: ``attendax.ops`` (JAX) or ``attendax.spec`` (NumPy arrays in and out).
 
     Returns:
         Hidden states (B, T, M).
 
     Raises:
-        TypeError: ids that are not integers, a mask that is not boolean.
-        ValueError: weights that are not those of ``config``, a rank or a size disagrees, T is above ``max_positions``,
-            an id lies outside its table. Ids traced by ``jit`` have no values to check: there, an id outside gives NaN
-            instead of another row of the table.
+        TypeError: the ids are not integers, or the mask is not boolean.
+        ValueError: the weights do not fit ``config``, a rank or a size disagrees, T is above ``max_positions``, or an
+            id lies outside its table. Under ``jit`` ids do not have values to check; there, an id outside the table
+            gives NaN.
         NotImplementedError: ``dtype`` or ``remat`` in NumPy.
 
     Example:

@@ -28,13 +28,13 @@ def layer_attention(
 ) -> np.ndarray:
     """The attention weights of one layer: how much each token (row) takes from each other token (column).
 
-    All in the specification, which has the weights that the fast side never builds, and which for one sentence is done
-    before a compiler would have started. The layers below are an encoder too, a shorter one.
+    It is computed by the specification, which has the weights; the fast side never builds them. For one sentence that
+    takes less time than compiling.
 
     Args:
         x: token ids (B, T).
         params: the weights, NumPy or JAX.
-        config: sizes and options; those of ``params``.
+        config: the sizes and options of ``params``.
         layer: index of the layer, from 0.
         mask: padding, (B, T) boolean, True = a real token.
 
@@ -42,8 +42,8 @@ def layer_attention(
         Weights (B, N, T, T), NumPy; each row sums to 1.
 
     Raises:
-        TypeError: an array is traced, or what ``encode`` refuses.
-        ValueError: no such layer, or what ``encode`` refuses.
+        TypeError: an array is traced, or as ``encode``.
+        ValueError: the layer does not exist, or as ``encode``.
     """
     checks.arrays_first("layer_attention", {"x": x}, "params", params)
     if checks.integer("layer_attention", "layer", layer, minimum=0) >= config.num_layers:
@@ -76,19 +76,19 @@ def _below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, 
 def attention_rows(x: Any, params: EncoderParams, *, config: EncoderConfig) -> Callable[[int, int, int], np.ndarray]:
     """A function that gives the attention weights of some queries of one text.
 
-    Layers are computed when they are asked for, from the last one on; one is kept. ``figures.attention_page`` asks for
-    them in order. ``layer_attention`` gives all weights of a layer at once.
+    A layer is computed when its rows are requested, starting from the last computed layer; one layer is kept.
+    ``layer_attention`` gives all weights of a layer at once.
 
     Args:
         x: token ids (1, T).
         params: the weights.
-        config: sizes and options; those of ``params``.
+        config: the sizes and options of ``params``.
 
     Returns:
         ``rows(layer, start, stop)`` -> weights (N, stop - start, T), NumPy; each row sums to 1.
 
     Raises:
-        TypeError, ValueError: what ``encode`` refuses, or several texts.
+        TypeError, ValueError: as ``encode``, or there are several texts.
 
     Example:
         >>> from attendax.encoders import init_encoder

@@ -1,8 +1,8 @@
 """A checkpoint that embeds sentences: its encoder, its tokenizer, and the conventions written beside them.
 
 The files are those of the sentence-transformers format. ``config.json``, ``model.safetensors`` and ``tokenizer.json``
-are enough: without the others the embedding is the mean over the tokens, L2-normalised, and the limit is the number of
-positions. Where the others declare something else, it is followed or refused, never ignored.
+are enough. Without other files, the embedding is the L2-normalised mean over the tokens, and the limit is the number of
+positions. If other files declare something else, it is followed or refused, never ignored.
 """
 
 import importlib.util
@@ -80,7 +80,8 @@ def load_sentence_encoder(directory: str | os.PathLike[str]) -> SentenceEncoder:
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is corrupt, or two of them contradict each other.
-        NotImplementedError: pooling other than the mean and the first token, further modules, or a default prompt.
+        NotImplementedError: the pooling is neither mean nor first token, or there are further modules or a default
+            prompt.
         ModuleNotFoundError: an optional package is not installed.
     """
     directory = Path(directory)

@@ -28,18 +28,18 @@ class LayerStack(NamedTuple):
 def stack_layers(params: EncoderParams, config: EncoderConfig) -> EncoderParams:
     """The weights for a scan: layers that are alike become one tree with a leading axis, compiled once.
 
-    For deep encoders, whose compile time a loop multiplies by the number of layers. The layers that do not repeat (the
-    first, where it has no norm; what is left over) stay as they are. ``docs/train.md`` has the times.
+    Use it for deep encoders: with a loop, compile time grows with the number of layers. Layers that do not repeat (a
+    first layer without a norm, a remainder) stay as they are. ``docs/train.md`` has the times.
 
     Args:
         params: the weights, layer by layer.
-        config: sizes and options; those of ``params``.
+        config: the sizes and options of ``params``.
 
     Returns:
         ``EncoderParams``, which ``encode`` takes as well; its gradient has the same form.
 
     Raises:
-        ValueError: another number of layers than ``config`` has.
+        ValueError: the number of layers is not that of ``config``.
 
     Example:
         >>> from attendax.encoders import init_encoder

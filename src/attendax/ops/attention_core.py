@@ -63,7 +63,7 @@ def compute_attention_scores_backward(
 @knows_keywords
 @takes_arrays
 def apply_attention_mask(scores: ArrayLike, mask: ArrayLike, mask_value: float = -1e9) -> Array:
-    """Replace the scores of forbidden pairs by ``mask_value``; ``spec`` says what that does not do.
+    """Replace the scores of forbidden pairs by ``mask_value``; ``spec`` has the limits of that.
 
     Args:
         scores: (..., T, S).
@@ -74,8 +74,8 @@ def apply_attention_mask(scores: ArrayLike, mask: ArrayLike, mask_value: float =
         Array of the shape and dtype of ``scores``.
 
     Raises:
-        TypeError: scores not floating, or a mask that is not boolean.
-        ValueError: a mask that does not broadcast to the scores.
+        TypeError: the scores are not floating, or the mask is not boolean.
+        ValueError: the mask does not broadcast to the scores.
     """
     check("apply_attention_mask", {"scores": scores})
     checks.mask("apply_attention_mask", mask, scores.shape, broadcast=True, optional=False)
@@ -88,7 +88,7 @@ def apply_attention_mask(scores: ArrayLike, mask: ArrayLike, mask_value: float =
 def apply_attention_mask_backward(
     grad_output: ArrayLike, scores: ArrayLike, mask: ArrayLike, mask_value: float = -1e9
 ) -> Array:
-    """Gradient with respect to the scores: 0 where they were replaced."""
+    """Gradient with respect to the scores: 0 for replaced scores."""
     check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
     checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True, optional=False)
     checks.number("apply_attention_mask_backward", "mask_value", mask_value, finite=False)
@@ -97,14 +97,14 @@ def apply_attention_mask_backward(
 
 @takes_arrays
 def attention_weights(scores: ArrayLike, axis: int = -1) -> Array:
-    """Convert scores to weights that sum to 1 along an axis: ``softmax``, under the name it has inside attention.
+    """Convert scores to weights that sum to 1 along an axis: ``softmax`` under its name in attention.
 
     Args:
         scores: floating array of any shape.
         axis: the axis of the keys.
 
     Returns:
-        Weights of the same shape; all 0 where every score is -inf (L5).
+        Weights of the same shape; all 0 if every score is -inf (L5).
 
     Raises:
         TypeError: ``scores`` is not a floating array.
@@ -136,7 +136,7 @@ def scaled_dot_product_attention(
         bias: None, or floating, broadcastable to (..., T, S), added to the scaled scores; -inf forbids (L5).
 
     Returns:
-        output: (..., T, d_v), weights: (..., T, S); both in the dtype of ``Q``, both 0 for a query without any key.
+        output: (..., T, d_v), weights: (..., T, S); both in the dtype of ``Q``, both 0 for a query without keys.
 
     Raises:
         TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
@@ -179,7 +179,7 @@ def scaled_dot_product_attention_backward(
     *,
     bias: ArrayLike | None = None,
 ) -> tuple[Array, ...]:
-    """Gradients grad_Q, grad_K, grad_V and, where a bias is given, grad_bias; derived by hand in ``spec``."""
+    """Gradients grad_Q, grad_K, grad_V and, if there is a bias, grad_bias; derived by hand in ``spec``."""
     function = "scaled_dot_product_attention_backward"
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
     checks.mask(function, mask, (*Q.shape[:-1], K.shape[-2]), broadcast=True)

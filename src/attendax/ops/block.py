@@ -43,7 +43,7 @@ def encoder_block(
         x: (B, T, M).
         params: ``EncoderBlockParams``.
         num_heads: N, a divisor of M.
-        mask: None; boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at); or a value from
+        mask: None; boolean, (T, T) or (B, N, T, T) with any axis 1 (L3); or a mask from
             ``attendax.masks``.
         norm: "pre" or "post".
         activation: "relu", "gelu" (erf) or "gelu_tanh".

@@ -48,13 +48,13 @@ def attention(
     return_lse: bool = False,
     implementation: str | None = None,
 ) -> Array | tuple[Array, Array]:
-    """Average the values, each weighted by how well its key answers the query; every T x S score is built.
+    """Average the values, each weighted by how well its key answers the query. Builds every T x S score.
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
 
     Args:
         {arguments}
-        implementation: None or "dense", which this is.
+        implementation: None or "dense".
 
     Returns:
         {results}
@@ -108,7 +108,7 @@ def attention_with_weights(
     dropout_rng: Any = None,
     implementation: str | None = None,
 ) -> tuple[Array, Array, Array]:
-    """``attention`` for those who want to look inside: out, lse, and the weights (..., N, T, S) after dropout."""
+    """``attention`` that returns out, lse, and the weights (..., N, T, S) after dropout."""
     options = {"mask": mask, "bias": bias, "score_mod": score_mod, "scale": scale, "return_lse": True}
     options |= {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
     call = _dense("attention_with_weights", query, key, value, implementation, **options)

@@ -23,8 +23,8 @@ def split_heads(x: ArrayLike, num_heads: int) -> Array:
         (B, N, T, d_k) with d_k = M / N.
 
     Raises:
-        TypeError: ``x`` is not floating, or ``num_heads`` not an integer.
-        ValueError: another rank, or M not divisible by N.
+        TypeError: ``x`` is not floating, or ``num_heads`` is not an integer.
+        ValueError: the rank is not 3, or M is not divisible by N.
 
     Example:
         >>> split_heads(jnp.ones((2, 10, 512)), num_heads=8).shape
@@ -53,7 +53,7 @@ def merge_heads(x: ArrayLike) -> Array:
 
     Raises:
         TypeError: ``x`` is not floating.
-        ValueError: another rank.
+        ValueError: the rank is not 4.
     """
     shape = checks.merge_heads("merge_heads", {"x": x})
     return jnp.reshape(x.swapaxes(1, 2), shape)

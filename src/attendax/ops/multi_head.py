@@ -84,11 +84,11 @@ def multi_head_attention(
         value: (B, S, M_v), of any width.
         params: ``MultiHeadParams``.
         num_heads: N, a divisor of M.
-        mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
+        mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3); or a mask from
             ``attendax.masks``.
         qk_norm: None; or gains (d_k,): each head's queries and keys get the root mean square 1, then the gain (Dehghani
             et al. 2023; Qwen3, Gemma 3, OLMo 2).
-        qk_eps: added to their mean square, above 0.
+        qk_eps: added to the mean square, above 0.
         qk_one_plus: whether the gain is 1 + gamma, as Gemma stores it.
 
     Returns:
@@ -144,7 +144,7 @@ def forward(
     allowed: ArrayLike,
     norm: NormOfHeads | None = None,
 ) -> Any:
-    """The output, and what happened on the way."""
+    """The output, and the intermediate arrays."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v = in_heads(*((projection(*each), allowed.shape[1]) for each in inputs))

@@ -20,9 +20,9 @@ from .weighted_sum import pull_back
 def layer_norm(x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-6) -> Array:
     """``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4).
 
-    The variance is taken about the mean, and the mean is subtracted twice: the second time takes away what the rounding
-    of the first left over, so that a large mean costs no digits (L8). The squares of ``x - mean`` are added in float32,
-    or in float64 for such x: where their sum is infinite, as of numbers beyond 1e19, the result is ``beta``.
+    The variance is taken about the mean. The mean is subtracted twice; the second time removes the rounding error of
+    the first, so that a large mean does not cost digits (L8). The squares of ``x - mean`` are added in float32, or in
+    float64 for float64 arrays. If their sum is infinite (numbers beyond 1e19), the result is ``beta``.
 
     Args:
         x: (..., M).

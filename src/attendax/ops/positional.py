@@ -112,20 +112,20 @@ def rotary_encoding(
     axes: Sequence[int] | None = None,
     interleaved: bool = False,
 ) -> Array:
-    """Turn pairs of columns by angles that grow with the position, so that products see distances (Su et al. 2021).
+    """Rotate pairs of columns by angles that grow with position, so that scores depend on distances (Su et al. 2021).
 
     ``aᵢ' = aᵢ cos φᵢ - bᵢ sin φᵢ``, ``bᵢ' = bᵢ cos φᵢ + aᵢ sin φᵢ`` for the pairs (xᵢ, x_{i+D/2}), with
-    ``φᵢ = pos · theta^(-2i/D)``; derived in ``spec``, with what the options mean. The angles are those of float64,
-    whatever JAX is set to: in float32 that of position 100,000 would be off by 0.004.
+    ``φᵢ = pos · theta^(-2i/D)``; derived in ``spec``, with the meaning of the options. The angles are computed in
+    float64, whatever JAX is set to: in float32 the angle of position 100,000 would be off by 0.004.
 
     Args:
         x: (..., T, D), D even, unless ``frequencies`` are given.
-        theta: the base of the frequencies, above 0; of no use where ``frequencies`` are given.
-        positions: None for 0 to T-1; or integers (T,), one for each text (B, T) with x (B, N, T, D), or of the shape of
-            ``x`` without its last axis, any axis 1. With ``axes``, an axis of as many in front. They may be traced.
-        frequencies: None; ``rotary.Frequencies``, or numbers, one for each pair that is turned: the first columns.
-        axes: None; or for each pair the number of its axis, see ``rotary.sections``.
-        interleaved: whether neighbours are paired, (x_{2i}, x_{2i+1}).
+        theta: the base of the frequencies, above 0; ignored if ``frequencies`` are given.
+        positions: None for 0 to T-1; or integers (T,), (B, T) per text with x (B, N, T, D), or of the shape of ``x``
+            without its last axis, any axis 1. With ``axes``, one more axis in front. They may be traced.
+        frequencies: None; or ``rotary.Frequencies``, or numbers, one per rotated pair. They rotate the first columns.
+        axes: None; or the axis number of each pair, see ``rotary.sections``.
+        interleaved: pair neighbouring columns, (x_{2i}, x_{2i+1}).
 
     Returns:
         Array of the shape and dtype of ``x``.
@@ -228,8 +228,8 @@ def create_causal_mask(seq_length: int) -> Array:
     """Let each position look at itself and what came before it (L4): boolean (T, T).
 
     Raises:
-        TypeError: not an integer.
-        ValueError: negative.
+        TypeError: the length is not an integer.
+        ValueError: the length is negative.
 
     Example:
         >>> create_causal_mask(2).tolist()
@@ -244,15 +244,15 @@ def create_padding_mask(lengths: ArrayLike, max_length: int) -> Array:
     """Mark the real tokens of sequences that were padded to one length.
 
     Args:
-        lengths: integers (B,), each from 0 to ``max_length``; may be traced, and then only their rank is checked.
+        lengths: integers (B,), each from 0 to ``max_length``. If they are traced, only their rank is checked.
         max_length: S, 0 or more.
 
     Returns:
         Boolean (B, S), True for real tokens. As a mask for scores (B, N, T, S): ``mask[:, None, None, :]``.
 
     Raises:
-        TypeError: lengths that are not integers.
-        ValueError: another rank, or a length that is negative or above ``max_length``.
+        TypeError: the lengths are not integers.
+        ValueError: the rank is not 1, or a length is negative or above ``max_length``.
 
     Example:
         >>> create_padding_mask(jnp.array([3, 0]), max_length=4).tolist()

@@ -25,7 +25,7 @@ class Attention:
 
     Args:
         embedding_dimension: M.
-        causal: whether a token may look only at itself and those before it.
+        causal: let a token look only at itself and earlier tokens.
 
     Raises:
         TypeError, ValueError: ``embedding_dimension`` is not a positive integer.
@@ -88,7 +88,7 @@ class ScaledDotProductAttention:
     """Scaled dot-product attention with dropout on its weights; see ``spec.ScaledDotProductAttention``.
 
     Args:
-        dropout_p: the share of the weights that is dropped where ``forward`` is given a random key.
+        dropout_p: the dropout rate, used if ``forward`` gets a random key.
 
     Raises:
         TypeError, ValueError: ``dropout_p`` is not a number in [0, 1].

@@ -118,7 +118,7 @@ def feed_forward(
 
     Raises:
         TypeError: an array is not floating, or a weight is narrower than ``x``.
-        ValueError: a rank or a size disagrees, or an unknown activation.
+        ValueError: a rank or a size disagrees, or the activation is unknown.
     """
     return _feed_forward("feed_forward", x, W1, b1, W2, b2, activation)
 
@@ -166,7 +166,7 @@ def gated_feed_forward(
 
     Args:
         x: (B, T, M).
-        W1: (M, 2F), what is activated first, the gate behind it.
+        W1: (M, 2F), the activated half first, then the gate.
         b1: (2F,).
         W2: (F, M).
         b2: (M,).
@@ -177,7 +177,7 @@ def gated_feed_forward(
 
     Raises:
         TypeError: an array is not floating, or a weight is narrower than ``x``.
-        ValueError: a rank or a size disagrees, or an unknown activation.
+        ValueError: a rank or a size disagrees, or the activation is unknown.
     """
     arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}
     checks.gated("gated_feed_forward", arrays, activation)

@@ -33,7 +33,7 @@ def init_encoder_block(
         rng: a random key.
         d_model: M.
         num_heads: N, a divisor of M.
-        d_ff: F; 4 M unless given.
+        d_ff: F (default: 4 M).
         bias: whether the projections of the attention have biases.
         dtype: of the weights; float is the default precision of JAX.
 
@@ -75,7 +75,7 @@ def stack_encoder_blocks(
 
     Args:
         x: (B, T, M).
-        blocks: list of ``EncoderBlockParams``; an empty one returns ``x``.
+        blocks: list of ``EncoderBlockParams``; an empty list returns ``x``.
         mask: None, or boolean, broadcastable to (B, N, T, T), given to every block.
         num_heads, norm, activation, eps: of every block.
 
@@ -136,11 +136,11 @@ class TransformerEncoderBlock:
     Args:
         d_model: M, divisible by ``num_heads``.
         num_heads: N.
-        d_ff: F; 4 M unless given.
+        d_ff: F (default: 4 M).
         norm, activation, bias, eps: as in ``encoder_block`` and ``init_encoder_block``.
 
     Raises:
-        TypeError, ValueError: a size is not a positive integer, M is not divisible by N, or an unknown option.
+        TypeError, ValueError: a size is not a positive integer, M is not divisible by N, or an option is unknown.
 
     Example:
         >>> block = TransformerEncoderBlock(d_model=6, num_heads=2)

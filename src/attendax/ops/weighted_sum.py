@@ -38,7 +38,7 @@ def softmax(x: ArrayLike, axis: int = -1) -> Array:
         axis: the axis that sums to 1.
 
     Returns:
-        Array of the shape and dtype of ``x``; all 0 where every entry is -inf (L5).
+        Array of the shape and dtype of ``x``; all 0 if every entry is -inf (L5).
 
     Raises:
         TypeError: ``x`` is not a floating array.

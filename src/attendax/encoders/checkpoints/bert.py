@@ -1,7 +1,7 @@
 """A BERT directory (``config.json``, ``model.safetensors``) as ``EncoderParams``, and back.
 
-Every tensor is accounted for in both directions. It has to be: the matrices are square, so a missing transpose fits;
-and a key bias that was never read changes no output at all (softmax does not see a shift of its scores).
+Every tensor is accounted for in both directions. The matrices are square, so a missing transpose would fit. A missing
+key bias would not change any output, because softmax does not see a shift of its scores.
 """
 
 import os
@@ -80,9 +80,9 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
 
     Raises:
         FileNotFoundError: the directory or one of its two files is missing.
-        ValueError: a file is corrupt, a value in ``config.json`` is of another type, or a tensor is missing, unexpected
-            or of another shape than ``config.json`` says.
-        NotImplementedError: another kind of model, position embedding or activation.
+        ValueError: a file is corrupt, a value in ``config.json`` has the wrong type, or a tensor is missing,
+            unexpected, or does not have the shape in ``config.json``.
+        NotImplementedError: the kind of model, of position embedding or of activation is not supported.
         ModuleNotFoundError: ``safetensors`` is not installed.
     """
     settings = read_settings(Path(directory), NAME)
@@ -109,21 +109,21 @@ def save_bert(
 ) -> None:
     """Write a BERT checkpoint, as ``load_bert`` and transformers read it: ``config.json`` and ``model.safetensors``.
 
-    Both are written beside their places and moved there when they are whole. Other files, such as those of a tokenizer,
-    are yours to copy. Layers of a stack (``stack_layers``) are stored one by one.
+    Both files appear only when they are complete. Copy other files, such as a tokenizer's, yourself. Layers of a stack
+    (``stack_layers``) are stored one by one.
 
     Args:
-        directory: made where it is missing.
-        params: the weights, NumPy or JAX; tensors have the widest of their dtypes.
-        config: sizes and options; those of ``params``.
-        like: a BERT directory of the same configuration, such as the one that the weights come from. Its tensors that
-            ``load_bert`` leaves out (pooler, heads), its other settings and its prefix of names are written, too.
-            Without it there are none, and what transformers needs of them, it draws at random and says so.
+        directory: created if it is missing.
+        params: the weights, NumPy or JAX. The tensors get the widest of their dtypes.
+        config: the sizes and options of ``params``.
+        like: a BERT directory of the same configuration, such as the one that the weights come from. The new files then
+            also have its tensors that ``load_bert`` leaves out (pooler, heads), its other settings and its prefix of
+            names. Without it, transformers draws the missing tensors at random and says so.
 
     Raises:
         TypeError, ValueError: the weights are not those of the configuration, or traced; ``like`` is corrupt.
         NotImplementedError: the configuration is not BERT's, or not that of ``like``.
-        OSError: a file cannot be written; a missing file of ``like`` is a ``FileNotFoundError``.
+        OSError: a file cannot be written; if a file of ``like`` is missing, ``FileNotFoundError``.
         ModuleNotFoundError: ``safetensors`` is not installed.
 
     Example:

@@ -53,8 +53,8 @@ def load_modernbert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, E
     """Read the encoder of a ModernBERT checkpoint: rotary positions, GeGLU, pre-norm, global and local layers in turn.
 
     Tensor names may begin with ``model.``, as in checkpoints saved with a head. Matrices are stored (out, in) there and
-    (in, out) here: they are transposed. Half-precision weights are widened to float32, exactly. Rotary frequencies of
-    longer texts are those of ``attendax.rotary``, of the types "linear", "yarn" and "llama3".
+    (in, out) here: they are transposed. Half-precision weights are widened to float32, exactly. For
+    extended contexts the types "linear", "yarn" and "llama3" of rotary frequencies are supported.
 
     Args:
         directory: holds ``config.json`` and ``model.safetensors``.
@@ -64,9 +64,10 @@ def load_modernbert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, E
 
     Raises:
         FileNotFoundError: the directory or one of its two files is missing.
-        ValueError: a file is corrupt, a value in ``config.json`` is of another type, or a tensor is missing, unexpected
-            or of another shape than ``config.json`` says.
-        NotImplementedError: another kind of model, activation or rotary encoding; biases in some layers only.
+        ValueError: a file is corrupt, a value in ``config.json`` has the wrong type, or a tensor is missing,
+            unexpected, or does not have the shape in ``config.json``.
+        NotImplementedError: the kind of model, activation or rotary encoding is not supported, or only some layers have
+            biases.
         ModuleNotFoundError: ``safetensors`` is not installed.
     """
     settings = read_settings(Path(directory), NAME)
@@ -94,15 +95,15 @@ def save_modernbert(
 ) -> None:
     """Write a ModernBERT checkpoint, as ``load_modernbert`` and transformers read it.
 
-    Arguments and errors are those of ``save_bert``. Global and local layers may stand in any order. Windows are of one
-    width; global layers have one base of rotary frequencies, local layers another.
+    Arguments and errors are those of ``save_bert``. Global and local layers may stand in any order. All windows have
+    one width. Global layers share one base of rotary frequencies, and local layers another.
 
     Args:
-        directory: made where it is missing.
-        params: the weights, NumPy or JAX; tensors have the widest of their dtypes.
-        config: sizes and options; those of ``params``.
-        like: a ModernBERT directory of the same configuration, whose heads, other settings and prefix of names are
-            written, too.
+        directory: created if it is missing.
+        params: the weights, NumPy or JAX. The tensors get the widest of their dtypes.
+        config: the sizes and options of ``params``.
+        like: a ModernBERT directory of the same configuration. The new files then also have its heads, its other
+            settings and its prefix of names.
 
     Raises:
         TypeError, ValueError, NotImplementedError, OSError, ModuleNotFoundError: as ``save_bert``.

@@ -33,30 +33,29 @@ def load_torch(
     """Read an ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer`` or ``nn.TransformerEncoder``: weights, options.
 
     With the options, ``multi_head_attention`` and ``encoder_block`` of ``ops`` and ``spec``, and
-    ``ops.stack_encoder_blocks``, give what the module gives in evaluation, batch first. A module says its options. A
-    state dict has none: say them, all but ``eps``. Keys and values of other widths (``kdim``, ``vdim``) are fine. Read
-    files with ``torch.load(path, weights_only=True)``.
+    ``ops.stack_encoder_blocks``, compute what the module computes in evaluation, batch first. A module has its
+    options. A state dict does not: pass all of them except ``eps``. Keys and values may have other widths (``kdim``,
+    ``vdim``). Read files with ``torch.load(path, weights_only=True)``.
 
     Args:
         module: the module, or its state dict: names and tensors, of PyTorch or NumPy.
         num_heads: with a state dict, ``nhead`` of the module.
         norm: with a state dict of layers, "pre" for ``norm_first=True``, "post" for False (PyTorch's default).
         activation: with a state dict of layers, "relu" (PyTorch's default), "gelu", "gelu_tanh" or "silu".
-        eps: with a state dict of layers, ``layer_norm_eps``; PyTorch's 1e-5 unless given.
+        eps: with a state dict of layers, ``layer_norm_eps`` (default: PyTorch's 1e-5).
 
     Returns:
         ``(params, options)``. ``params``: ``MultiHeadParams``, ``EncoderBlockParams``, or ``EncoderParams`` without
         embeddings: ``blocks``, and ``gamma`` and ``beta`` of the last norm, if there is one. NumPy arrays, at least
-        float32; biases that a module lacks are 0 or None. ``options``: a dict with ``num_heads`` and, of layers,
-        ``norm``, ``activation`` and ``eps``.
+        float32; biases that a module does not have are 0 or None. ``options``: a dict with ``num_heads`` and, of
+        layers, ``norm``, ``activation`` and ``eps``.
 
     Raises:
-        TypeError: neither such a module nor a mapping of names to tensors, tensors that are not floating, an option of
-            a state dict that is missing, or one beside a module.
-        ValueError: a tensor is missing, unexpected, or of a shape that does not fit the others, or an option is not
-            among its choices.
-        NotImplementedError: ``add_bias_kv=True``, ``add_zero_attn=True``, another activation, or layers whose options
-            differ.
+        TypeError: the argument is neither such a module nor a mapping of names to tensors, a tensor is not floating, an
+            option of a state dict is missing, or an option is given beside a module.
+        ValueError: a tensor is missing, unexpected, or does not fit the others, or an option is not among its choices.
+        NotImplementedError: ``add_bias_kv=True``, ``add_zero_attn=True``, an unsupported activation, or layers whose
+            options differ.
 
     Example:
         >>> weights = {"in_proj_weight": np.ones((18, 6)), "out_proj.weight": np.ones((6, 6))}
@@ -227,8 +226,8 @@ def to_torch(params: Any) -> dict[str, Any]:
     """The state dict with which PyTorch's own modules compute what ``params`` do: what ``load_torch`` reads, back.
 
     ``module.load_state_dict(to_torch(params))``, of an ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer`` or
-    ``nn.TransformerEncoder``. Where the projections have no biases (None) and all other biases are 0 it is one for a
-    module with ``bias=False``; otherwise biases that are None are 0 in it.
+    ``nn.TransformerEncoder``. If the projections have no biases (None) and all other biases are 0, the state dict is
+    for a module with ``bias=False``. Otherwise biases that are None become 0.
 
     Args:
         params: ``MultiHeadParams``, ``EncoderBlockParams``, or ``EncoderParams`` without embeddings; NumPy or JAX.
@@ -237,8 +236,8 @@ def to_torch(params: Any) -> dict[str, Any]:
         Names and tensors of PyTorch, copies in the dtypes of the weights.
 
     Raises:
-        TypeError: other params, traced ones, or a weight that is not floating.
-        ValueError: shapes that no such module has (fewer heads of keys, a gate), or embeddings.
+        TypeError: the params are of another type or traced, or a weight is not floating.
+        ValueError: no such module has these shapes (grouped heads, a gate) or embeddings.
         ModuleNotFoundError: ``torch`` is not installed.
     """
     if any(map(checks.is_traced, jax.tree.leaves(params))):
