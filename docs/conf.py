@@ -31,6 +31,7 @@ extensions = [
     "law_tests",
     "public_names",
     "shapes",
+    "terms",
     "timings",
     "twins",
 ]

@@ -57,7 +57,7 @@ def window(left: int | ArrayLike | None, right: int | ArrayLike | None, offset: 
 
     If the sides are arrays, local and global layers, or texts with different windows, share one compiled program.
     In an array, "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``). A larger number
-    counts as 2³⁰. If |offset| > 2²⁹, only None means unbounded.
+    counts as 2³⁰. If ``|offset|`` > 2²⁹, only None means unbounded.
 
     Args:
         left, right: the number of keys back and ahead. Integers, part of the structure of the mask; or arrays of
