@@ -1,4 +1,7 @@
-"""The rules of how this project writes, as far as they can be counted: on pages, help, docstrings and messages."""
+"""The rules of how this project writes, as far as they can be counted: on pages, help, docstrings and messages.
+
+``python tests/pages/prose.py`` takes the files that pass out of words_to_mend.txt, and prints what is wrong in the others.
+"""
 
 import ast
 import re
@@ -94,3 +97,13 @@ def wrong_in_file(path: Path) -> list[str]:
     for text in messages(source):
         found += wrong(list(split(" ".join(text.split()))))
     return found
+
+
+if __name__ == "__main__":
+    to_mend = Path(__file__).with_name("words_to_mend.txt")
+    root = to_mend.parents[2]
+    found = {name: wrong_in_file(root / name) for name in to_mend.read_text("utf-8").split() if (root / name).exists()}
+    to_mend.write_text("".join(f"{name}\n" for name, lines in found.items() if lines), "utf-8")
+    for name, lines in found.items():
+        for line in lines:
+            print(f"{name}: {line}")
