@@ -1,6 +1,6 @@
 """The rules of how this project writes, as far as they can be counted: on pages, help, docstrings and messages.
 
-``python tests/pages/prose.py`` takes the files that pass out of words_to_mend.txt, and prints what is wrong in the others.
+``python tests/pages/prose.py`` takes files that pass out of words_to_mend.txt, and prints what is wrong in the others.
 """
 
 import ast
