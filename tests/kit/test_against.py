@@ -1,6 +1,5 @@
 """Two functions that should be equal: what `attendax diff` says of them, and that what it prints makes them equal."""
 
-import importlib
 import os
 import re
 import subprocess
@@ -15,9 +14,8 @@ from attendax import cli
 from attendax.conformance.against import describing_layers, diff, layers, report
 from attendax.conformance.against.remote import Function
 from attendax.exits import Refusal
-from places import KIT
+from pairs_of_functions import PAIRS
 
-PAIRS = sorted(path.stem for path in (KIT / "pairs").glob("*.py") if path.stem not in ("__init__", "parts"))
 QUICK = (
     "causal_end",
     "window_inclusive",
@@ -29,15 +27,12 @@ QUICK = (
 )
 
 
-def of(name):
-    """The report on a pair, and its module; both functions in this process."""
-    module = importlib.import_module(f"pairs.{name}")
-    a, b = (Function(f"pairs.{name}:{letter}", f"pairs.{name}:{letter}", in_process=True) for letter in "ab")
-    if getattr(module, "LAYER", False):
-        return module, report.compare_layers(
-            describing_layers.describe(a, 2, "A"), describing_layers.describe(b, 2, "B")
-        )
-    return module, report.compare(report.described(a, "A"), report.described(b, "B"))
+def of(pair):
+    """The report on a pair; both functions in this process."""
+    a, b = (Function(fn, in_process=True) for fn in (pair.a, pair.b))
+    if pair.is_layer:
+        return report.compare_layers(describing_layers.describe(a, 2, "A"), describing_layers.describe(b, 2, "B"))
+    return report.compare(report.described(a, "A"), report.described(b, "B"))
 
 
 def says(text, words):
@@ -54,26 +49,26 @@ def says(text, words):
 )
 def test_a_pair_of_a_public_thread(name):
     """Its difference is named first, and the adapter that is printed, run as it is, makes the two equal."""
-    module, found = of(name)
-    assert says(str(found.differences[0]), module.EXPECTED), str(found.differences[0])
+    pair = PAIRS[name]
+    found = of(pair)
+    assert says(str(found.differences[0]), pair.says), str(found.differences[0])
     assert found.differences[0].shown
     assert found.explained, found.text()
     assert not found.equal
     names = {}
     exec(found.adapter, names)
-    layer = getattr(module, "LAYER", False)
-    assert layer or says(found.text(), ("under this adapter", "def adapted", "The cases: B 1, 2, 6", "; T ", ", 300"))
-    if layer:
-        a = describing_layers.describe(Function(f"pairs.{name}:a", "a", in_process=True), 2, "A")
+    cases = ("under this adapter", "def adapted", "The cases: B 1, 2, 6", "; T ", ", 300")
+    assert pair.is_layer or says(found.text(), cases)
+    if pair.is_layer:
+        a = describing_layers.describe(Function(pair.a, in_process=True), 2, "A")
         given = {a.keyword: 2} if a.keyword else {}
         again = names["adapted"](layers.drawn(99), layers.inputs(99), **given)
-        np.testing.assert_allclose(again, module.a(layers.drawn(99), layers.inputs(99), **given), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(again, pair.a(layers.drawn(99), layers.inputs(99), **given), rtol=1e-4, atol=1e-4)
 
 
 def test_there_are_so_many_pairs():
     assert len(PAIRS) >= 40
-    for name in PAIRS:
-        assert "#" in importlib.import_module(f"pairs.{name}").__doc__.split(":")[0]
+    assert [name for name, pair in PAIRS.items() if "#" not in pair.source.split(":")[0]] == []
 
 
 def softmax(scores):

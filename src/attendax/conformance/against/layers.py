@@ -62,7 +62,7 @@ AXES = {
         ("before", "after", "before, the residual after", "before both at once", "before both at once, a norm each"),
         "place of the norms and residuals",
     ),
-    "norm": Axis(NORMS, "norm", ("norm",)),
+    "norm": Axis(NORMS, "norm of the layer", ("norm",)),
     "eps": Axis((1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7), "eps of the norms", ("norm",)),
     "activation": Axis(tuple(ACTIVATIONS), "activation", ("up",)),
     "gated": Axis(("the gate", "up"), "what the activation is of", ("gate",)),
