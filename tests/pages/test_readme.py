@@ -37,8 +37,8 @@ def test_what_it_promises_of_calls_that_fit_is_true():
     """Arrays that do not fit are refused; three mistakes that fit by chance are not, and sharp-bits.md says so."""
     rng = np.random.default_rng(0)
     query, key = (rng.normal(size=(2, 4, tokens, 8)).astype(np.float32) for tokens in (2, 4))
-    swapped = attention(*(key.swapaxes(1, 2),) * 3)
-    assert swapped.shape == (2, 4, 4, 8)
+    swapped = rng.normal(size=(2, 6, 4, 8)).astype(np.float32)  # (B, T, N, D)
+    assert attention(swapped, swapped, swapped).shape == swapped.shape
     assert attention(query, key, key, mask=np.ones((2, 4), bool)).shape == query.shape
     assert attention(query[:, :, :1], key, key, mask=masks.causal()).shape == (2, 4, 1, 8)
     for wrong in ({"mask": np.ones((2, 4, 4), bool)}, {"mask": np.ones((3, 4), bool)}, {"mask": np.ones((2, 4))}):
@@ -47,7 +47,7 @@ def test_what_it_promises_of_calls_that_fit_is_true():
     page = (ROOT / "docs/sharp-bits.md").read_text("utf-8")
     for words in (
         "wrong shape or dtype raise",
-        "(B, T, N, D) with T = N",
+        "(B, T, N, D) with T = S",
         "(B, S) with B = T",
         "`masks.causal()` with a cache",
     ):
