@@ -81,7 +81,7 @@ def listed(names: list[str]) -> str:
 
 
 def machine(run: dict[str, Any]) -> str:
-    """The machine, by its product, too, for the names of processors say little."""
+    """The machine, with the speed of its matrix product, because names of processors say little."""
     about = run["about"]
     processor = about["processor"].partition(",")[0]
     return f"{processor}, {about['threads']} cores, matrix product at {about['matmul_gflops']:.0f} GFLOP/s"

@@ -59,7 +59,7 @@ def siblings(core: int) -> list[int]:
 
 @contextlib.contextmanager
 def near(workers: Sequence[Worker] = ()) -> Iterator[Clock]:
-    """A clock to which a round is disturbed if its first two cores were far apart; where there are two."""
+    """A clock that also counts a round as disturbed if its first two cores were far apart."""
     with contextlib.ExitStack() as stack:
         between = None
         with contextlib.suppress(ValueError):

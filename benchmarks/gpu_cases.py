@@ -88,7 +88,7 @@ class DeviceJudge:
         return [np.asarray(x) for x in jax.jit(self._by_definition)(*arrays)]
 
     def error(self, results: list[Any]) -> float:
-        """The largest difference over the largest number of each result; NaN where there is one."""
+        """The largest difference over the largest number of each result; NaN if a result has NaN."""
         worst = 0.0
         for got, wanted in zip(results, self.right, strict=False):
             off = np.abs(np.asarray(self.cut(got), np.float64) - wanted).max() / np.abs(wanted).max()

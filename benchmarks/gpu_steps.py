@@ -194,7 +194,7 @@ class QuietClock(harness.Clock):
 
 
 def built_or_why(name: str, measure: str, case: Any) -> tuple[dict[str, Any], Any]:
-    """The record of a contestant, and its program where there is one."""
+    """The record of a contestant, and its program or None."""
     record = {"case": case.name, "contestant": name, "measure": measure, "status": "timed"}
     record |= {"shape": case.shape._asdict(), "pairs": case.pairs}
     start = time.perf_counter()

@@ -1,8 +1,8 @@
 """Measuring: in turns, on undisturbed cores.
 
 Every contestant runs in every round, so that a disturbance hits all of them alike; a figure is the median over rounds,
-a ratio the median of the ratios within rounds. A round in which other processes took the cores is thrown away, and one
-in which threads of a contestant waited for each other's core, or the host had moved the cores to different caches.
+a ratio the median of the ratios within rounds. A round is thrown away if other processes took
+the cores, threads of a contestant waited for each other's core, or the host had moved the cores to different caches.
 """
 
 import contextlib
@@ -113,7 +113,7 @@ class Clock:
         return self.only_near and any(far(round_trips)) and max(round_trips) > FARTHER * self.nearest
 
     def everyone(self) -> float:
-        """CPU seconds of all processes; time that a virtual machine was not given counts, too."""
+        """CPU seconds of all processes, including time that the host did not give to a virtual machine."""
         times = self._psutil.cpu_times()
         idle = ("idle", "iowait", "guest", "guest_nice")  # the last two are contained in others
         return sum(times) - sum(getattr(times, name, 0.0) for name in idle)
@@ -162,8 +162,8 @@ def rest() -> None:
 def keep_freed_memory() -> None:
     """Let the allocator keep what is freed, as it does in a process that has run for a while.
 
-    glibc gives freed memory back to the system, and the next call pays for new pages, where that is more than twice the
-    largest block that this process has ever freed, at most 64 MiB. In a young process that is little, so contestants
+    glibc gives freed memory back to the system beyond twice the largest block that this process has ever freed, at most
+    64 MiB. The next call then pays for new pages. In a young process that is little, so contestants
     were up to twice as slow, or not, depending on what their neighbours had freed.
     """
     np.empty(KEPT, np.int8).fill(1)

@@ -1,8 +1,8 @@
 """Time that `attendax check` takes: CPU seconds of both processes, of functions that are right and that are wrong.
 
 `python benchmarks/kit.py` prints the table of docs/conformance.md; `--source DIR` runs another source, such as an older
-one. `python benchmarks/kit.py --first 3` runs all candidates of the corpus (tests/kit/cheats) with three seeds, each
-until its first fault, and prints which case finds it and after how long.
+one. The command `python benchmarks/kit.py --first 3` runs all candidates of the corpus (tests/kit/cheats) with three
+seeds, each until its first fault. It prints which case finds the fault and after how long.
 """
 
 import argparse
@@ -263,7 +263,7 @@ def _whole_in(arguments: list[str], folder: str, seed: int, said: tuple[str, ...
 def until_first(argv: list[str]) -> None:
     """Judge a function until its first fault, and print what that is.
 
-    With ``--all`` small cases of the list are asked after it, too: which of them find it, and seconds of each.
+    With ``--all`` small cases of the list are also run after it: which of them find it, and seconds of each.
     """
     from attendax.conformance.cases.how import DEAR, PLAINEST
     from attendax.conformance.command.arguments import how_of, implementation

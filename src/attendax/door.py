@@ -55,8 +55,8 @@ def attention(
     """Average the values, each weighted by how well its key answers the query, in memory O(T + S).
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2;
-    Vaswani et al. 2017, equation 1). jit, vmap and every direction of differentiation work (L12), that by a scale, too.
-    Tiles in which a mask allows no pair are skipped.
+    Vaswani et al. 2017, equation 1). Works under jit and vmap, and in every direction of differentiation (L12), also
+    with respect to ``scale``. Tiles in which a mask does not allow any pair are skipped.
 
     Args:
         {arguments}

@@ -1,6 +1,6 @@
 """The end of a command: its exit statuses, the error that says what the user has to change, and signals.
 
-Ctrl-C and SIGTERM end the process at once, with a shell's status, and without a word. Not by KeyboardInterrupt, for two
+Ctrl-C and SIGTERM end the process at once and silently, with a shell's status. Not by KeyboardInterrupt, for two
 reasons. XLA compiles in threads of its own, which no exception stops: an interpreter that ends under them crashes (jax
 0.10: SIGSEGV in ``CompileAndLoad``). And an exception raised while one of JAX's callbacks of the garbage collector runs
 is printed and lost. A command that has to clean up asks for it all the same.

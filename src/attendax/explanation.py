@@ -112,7 +112,7 @@ def explain(
 
     Args:
         query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation: as in
-            ``attention``; every array may be a ``jax.ShapeDtypeStruct``, with a sharding, too.
+            ``attention``; every array may be a ``jax.ShapeDtypeStruct``, also one with a sharding.
 
     Returns:
         ``Explanation``.

@@ -146,7 +146,7 @@ def attention_page(
         The page; ``Path("heads.html").write_text(page, encoding="utf-8")`` writes it.
 
     Raises:
-        ValueError: shapes that do not fit, numbers that are no weights, no token, or more than 65,535.
+        ValueError: shapes do not fit, numbers are not weights, or the number of tokens is not from 1 to 65,535.
 
     Example:
         >>> page = attention_page(np.full((1, 2, 3, 3), 1 / 3), ["a", "b", "c"])

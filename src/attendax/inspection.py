@@ -28,8 +28,8 @@ class AttentionStats(NamedTuple):
 
     Attributes:
         entropy: (..., N, T), ``-Σ_j p_ij log p_ij`` in nats: 0 for one key, log S for all alike.
-        largest: (..., N, T), the largest weight of each query; 0 where it may look at no key.
-        where: (..., N, T), int32, the key that has it, the first of equals; -1 where there is none.
+        largest: (..., N, T), the largest weight of each query; 0 if the query may look at no key.
+        where: (..., N, T), int32, the key with the largest weight, the first of equals; -1 without keys.
         received: (..., N, S), ``Σ_i p_ij``: the weight that each key receives from all queries.
     """
 
@@ -147,7 +147,7 @@ def weights_at(
         (..., N, r or T, c or S), in the dtype of lse.
 
     Raises:
-        TypeError, ValueError: as ``attention``; positions that are no integers, or out of bounds.
+        TypeError, ValueError: as ``attention``; positions are not integers, or out of bounds.
         NotImplementedError: Explicit mesh axes divide the tokens; a sink.
 
     Example:
@@ -213,7 +213,7 @@ def _columns(call: Call, columns: Array) -> Array:
 
 
 def _one_tile(call: Call, *, rows: int = 0, columns: int = 0) -> Grid:
-    """A grid whose tiles are whole but for that many rows or columns."""
+    """A grid with one tile, or with tiles of that many rows or columns."""
     whole = grid_of(*call)
     return Grid(whole.axes, whole.axes, whole.T, whole.S, rows or whole.T, columns or whole.S)
 

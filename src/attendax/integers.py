@@ -1,10 +1,11 @@
 """Offsets, lengths and ids as integers of 32 bits that mean what the given ones mean: none wraps around (L4).
 
-JAX has 32 bits unless it is told otherwise, and cuts what is longer without a word. So what is known is looked at in
-NumPy, before JAX sees it; what is traced is limited to where more would change nothing.
+JAX has 32 bits by default, and silently cuts longer integers. So known integers are checked in NumPy, before JAX sees
+them. Traced ones are limited to a range beyond which nothing changes.
 
-Sizes: a sequence has fewer than 2²⁹ tokens, a window reaches at most 2³⁰ keys, and an offset counts up to 3 · 2²⁹, from
-where on no query and key meet, window or not. Then ``i + offset``, ``j + left`` and ``j - right`` all fit into 32 bits.
+Limits: a sequence has fewer than 2²⁹ tokens. A window reaches at most 2³⁰ keys. An offset counts up to 3 · 2²⁹; beyond
+that, no query and key meet, with a window or without. Then ``i + offset``, ``j + left`` and ``j - right`` all fit into
+32 bits.
 """
 
 from typing import Any
@@ -139,7 +140,7 @@ def _limited(value: Any, low: int, high: int) -> Any:
 
 
 def _mapped(f: Any, value: Any) -> Any:
-    """``f(value)``, in the shape alone where there is no more."""
+    """``f(value)``, or its shape and dtype if ``value`` has no more."""
     return jax.eval_shape(f, value) if isinstance(value, jax.ShapeDtypeStruct) else f(value)
 
 

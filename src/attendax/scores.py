@@ -149,8 +149,8 @@ def from_function(f: Callable[..., Any], *arrays: Any) -> ScoreModifier:
     """Any function ``f(scores, (n, i, j), *arrays) -> scores``, of JAX operations, element by element.
 
     Args:
-        f: scores is (..., N, T, S); n (..., N, 1, 1), i (..., 1, T, 1) and j (..., 1, 1, S) are the integer positions
-            of head, query and key, with 1 for every leading axis.
+        f: scores is (..., N, T, S). The integer positions of head, query and key are n (..., N, 1, 1), i (..., 1, T, 1)
+            and j (..., 1, 1, S). They have 1 for every leading axis.
         arrays: arrays, numbers or pytrees of them, passed to f; floating arrays get their gradient. If the queries
             begin at another position than key 0, pass that offset: ``lambda s, positions, offset: ...``.
 

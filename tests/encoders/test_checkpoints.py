@@ -469,8 +469,8 @@ class TestOurs:
         [
             ({"num_layers": 10**9}, "has num_layers=1000000000, but there are 3 layers"),
             ({"num_layers": True}, "has num_layers=True"),
-            ({"vocab_size": 2**40}, "a size that is no integer up to"),
-            ({"d_model": 12.0}, "a size that is no integer up to"),
+            ({"vocab_size": 2**40}, "a size that is not an integer up to"),
+            ({"d_model": 12.0}, "a size that is not an integer up to"),
             ({"norm": "both"}, "is wrong: EncoderConfig: norm must be one of"),
             ({"window": [1, 2]}, "is wrong: EncoderConfig: window has 2 values"),
             ({"rope_theta": {"a": 1}}, "is wrong: EncoderConfig: rope_theta must be"),

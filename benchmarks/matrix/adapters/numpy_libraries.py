@@ -1,4 +1,4 @@
-"""Libraries that take arrays of NumPy: ONNX's Attention, by its reference and by onnxruntime; MLX on a CPU."""
+"""Libraries that take NumPy arrays: ONNX's Attention, by its reference and by onnxruntime; MLX on a CPU."""
 
 from .adapter import RANK_4, Adapter
 
@@ -45,7 +45,7 @@ def one_mask(mask, bias, is_causal):
 
 
 def of_mlx(x, dtype):
-    """An array of NumPy."""
+    """A NumPy array."""
     import mlx.core
     import numpy
 

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def is_mask(value: Any) -> bool:
-    """Tell whether it is a value from ``attendax.masks``; tensors of torch have a ``to_dense``, too."""
+    """Tell whether it is a mask from ``attendax.masks``; torch tensors also have a ``to_dense``."""
     return hasattr(value, "to_dense") and hasattr(value, "kind")
 
 
@@ -143,7 +143,7 @@ def on_functions(mask: Any) -> str:
 
 
 def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
-    """The line to write in place of something that is no mask."""
+    """The line to write in place of something that is not a mask."""
     if getattr(value, "__module__", "") == "attendax.masks" and callable(value):
         return f"Call it: mask=masks.{value.__name__}(...)."
     if callable(value):

@@ -119,8 +119,8 @@ def fits(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
 def groups(function: str, arrays: dict[str, Any], *, tokens_first: bool = False) -> int:
     """The number of query heads that share a key/value head (L1); ValueError where that is not whole.
 
-    Where key and value, or all three, would fit with heads and tokens the other way round, and these look like it
-    (fewer heads than tokens, or as many keys as queries), the error says how to swap them.
+    If key and value, or all three arrays, would fit with heads and tokens swapped, and look like it, the error says
+    how to swap them. They look like it if they have fewer heads than tokens, or as many keys as queries.
     """
     heads, tokens = (-2, -3) if tokens_first else (-3, -2)
     (N, T), (G, S) = ((arrays[name].shape[heads], arrays[name].shape[tokens]) for name in ("query", "key"))
@@ -238,7 +238,7 @@ def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, w
 
 
 def _advice_on_score_mod(value: Any) -> str:
-    """The line to write in place of something that is no modifier."""
+    """The line to write in place of something that is not a modifier."""
     if getattr(value, "__module__", "") == "attendax.scores" and callable(value):
         return f"Call it: score_mod=scores.{value.__name__}(...)."
     if callable(value):

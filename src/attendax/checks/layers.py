@@ -86,7 +86,7 @@ def arrays_first(function: str, arrays: dict[str, Any], name: str, weights: Any)
 
 
 def block_options(function: str, norm: Any, activation: Any, eps: Any) -> None:
-    """Refuse an unknown norm or activation and an eps that is no number from 0 up."""
+    """Refuse an unknown norm or activation and an eps that is not a number from 0 up."""
     one_of(function, "norm", norm, NORMS)
     one_of(function, "activation", activation, ACTIVATIONS)
     number(function, "eps", eps, low=0)
@@ -166,7 +166,7 @@ def _frequencies(function: str, given: Any, D: int) -> tuple[tuple[float, ...] |
 
 
 def _places(function: str, x: Any, given: Any, axes: int) -> None:
-    """Refuse positions that are no integers or do not fit; with so many ``axes`` in front, unless 0."""
+    """Refuse positions that are not integers or do not fit; ``axes`` is the size of their first axis, or 0."""
     shape, wanted = tuple(getattr(given, "shape", ())), tuple(x.shape[:-1])
     dtype = str(getattr(given, "dtype", type(given).__name__))
     lead = f"{axes}, " if axes else ""
@@ -207,7 +207,7 @@ def merge_heads(function: str, arrays: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _result(function: str, arrays: dict[str, Any], shape: tuple[int, ...]) -> None:
-    """Hold ``grad_output``, where there is one, against the shape of the result."""
+    """Refuse a ``grad_output`` that does not have the shape of the result."""
     if "grad_output" in arrays:
         check(function, arrays)
         if tuple(arrays["grad_output"].shape) != shape:

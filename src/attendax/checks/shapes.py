@@ -214,7 +214,7 @@ def _common_dtype(rows: list[_Row]) -> str:
 
 
 def floating(function: str, name: str, array: Any, *, rank: int | None = None) -> None:
-    """Refuse what is no floating array, or one of another rank (None: any)."""
+    """Refuse everything except a floating array of this rank (None: any)."""
     dtype = getattr(array, "dtype", type(array).__name__)
     if not is_floating(dtype):
         fail(

@@ -153,7 +153,7 @@ def in_range(function: str, name: str, value: float, dtype: Any, role: str) -> N
 
 
 def is_cut(x: np.ndarray) -> bool:
-    """Tell whether JAX, as it is set, would cut integers of 64 bits to others of 32, without a word."""
+    """Tell whether JAX, as it is set, would silently cut these integers to 32 bits."""
     import jax.numpy as jnp  # only functions of JAX ask this
 
     if x.dtype.kind not in "iu" or x.dtype.itemsize < 8 or jnp.result_type(int).itemsize == 8 or not x.size:
@@ -188,7 +188,7 @@ def function_arrays(arrays: Any) -> Any:
 
 
 def lengths(function: str, name: str, value: Any, longest: int, *, rank: int | None = 1) -> None:
-    """Refuse lengths that are no integers, of another rank (None: any), negative or above ``longest``.
+    """Refuse lengths that are not integers, have another rank (None: any), are negative or above ``longest``.
 
     The values of a traced array are not known yet and pass.
     """

@@ -49,7 +49,7 @@ def multihead_attention(
         (T, output_size).
 
     Raises:
-        TypeError: ``module`` is no such module, an array is not floating, or the mask is not boolean.
+        TypeError: ``module`` is not such a module, an array is not floating, or the mask is not boolean.
         ValueError: a rank or a size disagrees, or there is dropout and no key.
     """
     projections = ("query_proj", "key_proj", "value_proj", "output_proj")

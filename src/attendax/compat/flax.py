@@ -56,8 +56,8 @@ def attention_fn(
         key: (..., S, G, D), N a multiple of G.
         value: (..., S, G, V).
         bias: None, or floating, broadcastable to (..., N, T, S).
-        mask: None; (T, S) or of the rank of (..., N, T, S), any axis 1, of booleans or, as the helpers of flax make
-            them, of numbers that are 0 or 1; or a value from ``attendax.masks``.
+        mask: None; (T, S) or of the rank of (..., N, T, S), any axis 1; or a mask from ``attendax.masks``. It is
+            boolean, or holds numbers that are 0 or 1, as flax's helpers make them.
         broadcast_dropout: whether all heads of all batches drop the same pairs; this takes two passes.
         dropout_rng: a random key, where the rate is above 0.
         dropout_rate: in [0, 1].
@@ -111,7 +111,7 @@ def _promoted(arrays: tuple[Any, ...], dtype: Any = None) -> tuple[Array, ...]:
 
 
 def _of_booleans(mask: Any) -> Any:
-    """A mask of numbers as one of booleans; what is no 0 or 1 would be an additive mask, where that can be seen."""
+    """A mask of numbers as booleans. Other numbers than 0 and 1 are refused, if they are known."""
     kind = str(getattr(mask, "dtype", "bool"))
     if kind == "bool":
         return mask

@@ -74,12 +74,12 @@ def dot_product_attention(
         bias: None, or floating, (T, S) or broadcastable to (B, N, T, S) with rank 4; -inf forbids.
         mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1, True = may look; or a value of ``attendax.masks``.
         scale: a number; 1/√D unless given.
-        is_causal: query i may look at keys 0 to i, for T != S, too.
+        is_causal: query i may look at keys 0 to i, even if T != S.
         query_seq_lengths: None, or integers (B,); a query beyond its length gets 0.
         key_value_seq_lengths: None, or integers (B,); keys beyond are padding.
         local_window_size: None, (left, right), or one number for both.
         implementation: None, "xla" for "blockwise", or what ``attendax.attention`` takes.
-        return_residual: whether to return the log-sum-exp of the scores, too.
+        return_residual: also return the log-sum-exp of the scores.
 
     Returns:
         (B, T, N, V) or (T, N, V) in the dtype of ``query``; with ``return_residual`` also lse (B, T, N) or (T, N),
@@ -127,7 +127,7 @@ def dot_product_attention(
 
 
 def _of_rank(name: str, array: Any, scores: tuple[int, ...]) -> Any:
-    """A mask or bias for scores of this shape: one of rank 4 is for three axes, too, where its first is 1."""
+    """A mask or bias for scores of this shape: one of rank 4 also fits three axes if its first axis is 1."""
     rank = len(scores)
     shape = tuple(getattr(array, "shape", ())) if hasattr(array, "dtype") else ()
     if rank == 3 and len(shape) == 4 and shape[0] == 1:

@@ -30,7 +30,7 @@ def scores_shape(query: Any, key: Any) -> tuple[int, ...]:
 
 
 def joined(function: str, scores: tuple[int, ...], mask: Any, *others: Any) -> Any:
-    """A mask, and those of ``others`` that are not None, joined by ``&``; None where there is none.
+    """A mask, and those of ``others`` that are not None, joined by ``&``; None if all are None.
 
     Raises:
         TypeError: an array that is not boolean.

@@ -105,7 +105,7 @@ def plan_rows(lengths: list[int], *, limit: int) -> list[tuple[int, list[list[in
 
 
 def pack(rows: list[list[list[int]]], count: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and the number of the text of each token, from 1; both (count, columns), 0 where there is none.
+    """Token ids and the number of the text of each token, from 1; both (count, columns), 0 in the padding.
 
     Example:
         >>> ids, segments = pack([[[7, 8, 9], [5]]], count=1, columns=5)

@@ -2,7 +2,7 @@
 
 On a mesh, data parallel: the batch is divided and the weights are whole. Tensor parallel (Shoeybi et al. 2019): heads
 and hidden units are divided, so that each device needs one sum after the attention and one after the network. Sequence
-parallel: the tokens are divided, too.
+parallel: the tokens are also divided.
 """
 
 import dataclasses

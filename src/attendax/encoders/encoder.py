@@ -1,7 +1,7 @@
 """A whole encoder: summed embeddings, then L layers.
 
-Written once for both twins: ``encode`` takes its pieces from ``ops`` (JAX) or from ``spec`` (NumPy), so the two sides
-cannot differ in how the pieces are put together, only in the pieces, and those are tested against each other.
+It is written once for both twins: ``encode`` takes its pieces from ``ops`` (JAX) or from ``spec`` (NumPy). So the two
+sides can differ only in the pieces, which are tested against each other.
 """
 
 from types import ModuleType
@@ -216,7 +216,7 @@ def _through(call: Call, blocks: Any, hidden: Any, remat: bool) -> Any:
 
 
 def _rows(table: Any, ids: Any, pieces: Any) -> Any:
-    """``table[ids]``. JAX would clamp an id that lies outside its table to the last row without a word: NaN instead."""
+    """``table[ids]``. JAX would silently clamp an id outside the table to the last row; here it gives NaN."""
     if pieces.xp is np:
         return table[ids]
     if isinstance(ids, np.ndarray):  # of any width and byte order; in range, so 32 bits hold them

@@ -105,7 +105,7 @@ def normalised(call: Call, tokens: Any, gamma: Any, beta: Any) -> Any:
 
 
 def drop(call: Call, x: Any, number: Any) -> Any:
-    """Dropout, where there is any, by the random key of this number."""
+    """Dropout by the random key of this number, if the call has dropout."""
     if call.key_data is None or not call.config.dropout:
         return x
     return call.pieces.drop(x, call.pieces.key(call.key_data, number), call.config.dropout)
@@ -114,8 +114,8 @@ def drop(call: Call, x: Any, number: Any) -> Any:
 def alibi_slopes(num_heads: int) -> np.ndarray:
     """The slope of each head: 2^(-8/N), 2^(-16/N), ... (Press et al. 2022, section 3).
 
-    Where N is no power of two, those of the power below it, and between them every second of the power above, as in
-    their published code.
+    If N is not a power of two, the slopes of the power below it come first, then every second slope of the power above,
+    as in their published code.
 
     Example:
         >>> alibi_slopes(4).tolist()

@@ -1,7 +1,7 @@
 """Calls of the library ``tokenizers``, which is Rust: where it panics, a ValueError, and nothing on standard error.
 
-A panic is written to standard error by Rust itself, in up to a hundred lines, before Python hears of it; and what is
-raised then is no ``Exception``.
+A panic is written to standard error by Rust itself, in up to a hundred lines, before Python hears of it. The error
+that is raised then is not an ``Exception``.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _one_at_a_time = threading.Lock()  # the descriptor is the process's
 def raised() -> Iterator[None]:
     """Run the block; a panic in it is a ValueError with the words of the panic.
 
-    Lines that are written to standard error meanwhile appear afterwards, but for those of a panic.
+    Lines that are written to standard error meanwhile appear afterwards, except those of a panic.
 
     Raises:
         ValueError: the block panicked.

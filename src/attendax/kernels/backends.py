@@ -25,7 +25,7 @@ class Directions(Protocol):
     """Two directions, as a module or a class has them: what a backend must compute."""
 
     def forward(self, operands: Operands, plan: Plan, /) -> Results:
-        """The average, the row maximum and the row sum; lse, too, or None."""
+        """The average, the row maximum, the row sum, and lse or None."""
 
     def cotangent(
         self, grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted, /
@@ -34,7 +34,7 @@ class Directions(Protocol):
 
 
 class EveryDirection(Directions, Protocol):
-    """The third, too, with which JAX derives all others, but for an ``hvp`` that it has itself (``own_hvp``)."""
+    """Also the tangent, from which JAX derives all others, except an ``hvp`` of the backend's own (``own_hvp``)."""
 
     def tangent(self, tangents: Tangents, operands: Operands, results: Results, plan: Plan, /) -> tuple[Array, ...]:
         """The tangents of out and lse; linear in ``tangents``, and the transpose of ``cotangent``."""

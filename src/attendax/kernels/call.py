@@ -68,7 +68,7 @@ def checked_call(
 
 
 def _is_scalar(scale: object) -> bool:
-    """Tell whether a scale is data, such as a temperature that is learnt: a floating array of JAX without axes."""
+    """Tell whether a scale is data, such as a learned temperature: a floating JAX array without axes."""
     return isinstance(scale, Array) and scale.ndim == 0 and checks.is_floating(scale.dtype)
 
 

@@ -1,10 +1,10 @@
 """The derivatives of attention, forward and reverse mode and their compositions, for every backend (L12).
 
 A backend (see ``backends``) brings two linear functions, each the transpose of the other: ``tangent``, ``cotangent``.
-JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
-front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
+JAX can do the rest. Each becomes a primitive, and reverse mode transposes one into the other. The rule of vmap puts its
+axis in front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
 
-The derivatives of the two by the operands are primitives, too. With f the attention, that of ``tangent`` is
+The derivatives of the two by the operands are also primitives. With f the attention, that of ``tangent`` is
 ``jvp_of_jvp``, its second derivative along two directions. That of ``cotangent`` is ``hvp``, the Hessian of
 ``dout · f`` times tangents. The Hessian is symmetric, so ``hvp`` is its own transpose, and reverse over reverse runs
 what forward over reverse runs; so does reverse over forward, since ``hvp`` is also the transpose of ``jvp_of_jvp``.

@@ -4,7 +4,7 @@ A product of a query and a key that is not finite becomes NaN, and so does every
 number. A query that may look at it then has a NaN in its row of scores, and so in its row sum, its weights, its out and
 its lse. A mask is applied by *selecting* between the score and -inf, so a query that may not look at the key has -inf
 there, as for any other key. The kernels need no list of who sees which NaN, and compute nothing twice. In a tangent,
-keys whose value has a tangent that is not finite are marked, too, and so is a row whose tangent of lse is not finite.
+keys whose value has a tangent that is not finite are also marked, and so is a row whose tangent of lse is not finite.
 
 The backward selects between a weight and 0. A row of scores with a NaN has the weight NaN at each allowed pair. All
 other factors are made finite first: 0 times a factor is 0, and NaN times it is NaN.

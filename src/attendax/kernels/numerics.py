@@ -1,8 +1,8 @@
 """Matrix products and tests for finite numbers, written so that XLA's CPU compiler computes them right (L17).
 
 XLA's CPU compiler (jaxlib 0.10.2 to 0.12) fuses products with their neighbours into one kernel, and some of these
-kernels are wrong. ``docs/xla-faults.md`` shows each fault in ten lines, with what each version prints, and the tests
-run them. When every supported jaxlib is correct, delete the workaround. Two faults shape this module:
+kernels are wrong. Scripts in ``docs/xla-faults.md`` show each fault, and the tests run them. When every supported
+jaxlib is correct, delete the workaround. Two faults shape this module:
 
 - If an operand of a product is one number or one row broadcast (ones, as the cotangent of ``loss = out.sum()``; a
   scalar; a key shared by a batch), and the result is reduced in the same kernel, the result is garbage. So all operands
@@ -30,8 +30,8 @@ Tree = TypeVar("Tree")
 def fusion_barrier(function: Callable[..., Tree], *arrays: Any) -> Tree:  # pytrees of arrays
     """``function(*arrays)``, its inputs and results in memory, and none of its operations fused with one outside.
 
-    It is a function of the compiled program, too, marked as one that may not be inlined: so the compiler fuses nothing
-    across its border, and takes in no constant. Its derivatives are such functions in turn. Outside jit no two
+    It is also a function of the compiled program, marked as one that may not be inlined. So the compiler does not fuse
+    anything across its border, nor take in a constant. Its derivatives are such functions in turn. Outside jit no two
     operations are fused, and the function is simply called.
 
     For jaxlib 0.10.2 and 0.12.0.1, which both misread a constant that is broadcast on the right of a product.
@@ -60,7 +60,7 @@ def vary_alike(arrays: Tree) -> Tree:
 
 
 def varying(x: Array, names: Set[str]) -> Any:
-    """Inside ``shard_map``: the array, said to vary over these mesh axes, too."""
+    """Inside ``shard_map``: the array, marked as varying over these mesh axes as well."""
     missing = names - jax.typeof(x).manual_axis_type.varying
     return lax.pcast(x, tuple(missing), to="varying") if missing else x
 

@@ -139,8 +139,8 @@ class Plan:
     def precision(self) -> lax.Precision:
         """The precision of products in tiles: full; of narrow arrays on an NVIDIA GPU, operands of 11 bits (TF32).
 
-        A number of float16 or bfloat16 has no more than 11 bits. Weights and their gradients are rounded to them, which
-        is no more than a dense formula in float16 does; sums are of float32 (L8).
+        A number of float16 or bfloat16 has at most 11 bits. Weights and their gradients are rounded to 11 bits, as in a
+        dense formula in float16; sums are of float32 (L8).
         """
         return lax.Precision.DEFAULT if self.narrow and self.platform == "cuda" else lax.Precision.HIGHEST
 
@@ -164,7 +164,7 @@ class Plan:
 
 
 def wide_dtype(*dtypes: DTypeLike) -> Any:
-    """The widest of floating dtypes, float32 at least. NumPy says so, too, where JAX is set to promote nothing."""
+    """The widest of floating dtypes, float32 at least. NumPy finds it, even if JAX is set not to promote."""
     return np.result_type(np.float32, *dtypes)
 
 

@@ -1,7 +1,7 @@
 """The programs of the primitives of ``derivatives``: results, tangents, gradients, and the derivatives of the last two.
 
 Arrays come flat: first those that the function is linear in, then the leaves of ``Operands``, then ``Results``.
-``active`` says which differentiable leaves have a tangent. Where there are two directions, it is for the first, and
+``active`` says which differentiable leaves have a tangent. With two directions, it is for the first, and
 ``moving`` for the second. ``wanted`` has a shape for each leaf whose gradient is wanted, and None for the others.
 """
 
@@ -155,7 +155,7 @@ def cotangent(operands: Operands, results: Results, given: Arrays, plan: Plan, *
 def hvp(
     operands: Operands, results: Known, given: Arrays, plan: Plan, *, active: There, wanted: Wanted, whole: bool
 ) -> Any:
-    """The jvp of ``cotangent`` by the operands, and by the results through them; ``whole``: by dout and dlse, too.
+    """The jvp of ``cotangent`` by the operands, and by the results through them; ``whole``: also by dout and dlse.
 
     given: the tangents of the active leaves, with ``whole`` of dout and dlse; dout, dlse. wanted: as in ``cotangent``.
     """

@@ -1,7 +1,7 @@
 """Score modifiers (L2) in JAX: softcap, ALiBi, relative bias; the module of this name in ``spec`` derives them.
 
-Every modifier is a function of scores (..., N, T, S) and of the positions (n, i, j) of their heads, queries and keys,
-(..., N, 1, 1), (..., 1, T, 1) and (..., 1, 1, S): all of them, or those of a tile.
+Every modifier is a function of scores (..., N, T, S), of all of them or of a tile. It also gets the positions n (...,
+N, 1, 1), i (..., 1, T, 1) and j (..., 1, 1, S) of their heads, queries and keys.
 """
 
 from collections.abc import Callable

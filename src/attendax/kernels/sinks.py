@@ -73,7 +73,7 @@ _merge_with_sink = with_rule("attention_sink", _merged, _tangents_of_merged)
 
 
 def _times(one: Array, other: Array) -> Array:
-    """``one · other``, where 0 times NaN is 0, in each derivative, too.
+    """``one · other``, where 0 times NaN is 0, also in each derivative.
 
     So a row that is not finite spoils nothing if its cotangent is 0, nor does a tangent of a sink of -inf (L6).
     """

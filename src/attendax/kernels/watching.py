@@ -26,7 +26,7 @@ def watched(name: str, run: Callable[..., Sequence[Array]], arrays: Sequence[Arr
     """``run(*arrays)``, unwatched inside; FloatingPointError as of any operation of JAX, if it is watched.
 
     An infinity inside comes out as NaN (L6): if no input has NaN, a NaN result came from an infinity. The row maximum
-    of a forward is -inf for the empty set, and so is its lse: that is no error.
+    of a forward is -inf for the empty set, and so is its lse; that is not an error.
     """
     nans, infs = jax.config.jax_debug_nans, jax.config.jax_debug_infs  # type: ignore[attr-defined]
     with jax.debug_nans(False), jax.debug_infs(False):

@@ -63,9 +63,9 @@ def softmax_backward(grad_output: ArrayLike, x: ArrayLike, axis: int = -1) -> Ar
 def _normalised(scores: Array, axis: int = -1) -> Array:
     """Softmax along an axis; the empty set, all -inf, gives 0, and gradient 0.
 
-    The maximum is subtracted twice. Where a score ends in a multiplication (a scale, softcap, a width of 1), XLA may
-    fuse it with the first subtraction into one multiply-add, which does not round the score as the maximum did: at
-    scores of 1e30 they differ by 1e23, and every weight of the row would be 0 or infinite (L7). The second maximum is
+    The maximum is subtracted twice. If a score ends in a multiplication (a scale, softcap, a width of 1), XLA may fuse
+    it with the first subtraction into one multiply-add. That does not round the score as the maximum did: at scores of
+    1e30 they differ by 1e23, and every weight of the row would be 0 or infinite (L7). The second maximum is
     of the very differences whose exponentials are taken. (On CPU neither an optimization barrier nor reduce_precision
     prevents the fusion.)
     """

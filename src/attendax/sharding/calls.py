@@ -190,7 +190,7 @@ def attention_on_mesh(
         As ``attendax.attention``.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: as ``attention``; a number of tokens, batches or heads that is no
+        TypeError, ValueError, NotImplementedError: as ``attention``; a number of tokens, batches or heads that is not a
             multiple of its devices.
 
     Example:

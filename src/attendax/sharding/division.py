@@ -83,7 +83,7 @@ def attend_by_division(
 
 
 def _mesh_of(division: Division, layout: Layout, here: jax.sharding.AbstractMesh) -> Mesh | None:
-    """The mesh of a division; None for that of the context, where that is the same mesh, but for the types of axes."""
+    """The mesh of a division; None for that of the context, if they are equal except for the types of axes."""
     mesh = division.mesh
     if mesh is None or here.empty or here == mesh.abstract_mesh:
         return mesh

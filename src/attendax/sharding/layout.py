@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 def layout_of(query: ArrayLike, key: ArrayLike) -> tuple[Layout, jax.sharding.AbstractMesh] | None:
     """The layout from the Explicit mesh axes in the types of query and key, and the mesh; None if nothing is divided.
 
-    Keys lie as queries do; their tokens are divided where their own type says so, too.
+    Keys lie as queries do; their tokens are divided if their own type says so.
     """
     found = [[()] * (3 - x.ndim) + explicit_axes(x) for x in (query, key)]
     if not any(map(any, found)):

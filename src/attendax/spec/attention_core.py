@@ -97,7 +97,7 @@ def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -
     """Replace the scores of forbidden pairs.
 
     The default is the customary "very low" score. It only forbids while real scores are higher, and a row that is
-    forbidden altogether becomes uniform; ``-np.inf`` forbids in truth (L5, L7), and is what the attentions below use.
+    forbidden altogether becomes uniform; ``-np.inf`` always forbids (L5, L7), and the attentions below use it.
 
     Args:
         scores: (..., T, S).

@@ -125,7 +125,7 @@ def multi_head_attention_backward(
         dW_K = Kᵀ dk,  db_K = Σ dk,  dK = dk W_Kᵀ            (M_k, M), (M,), (B, S, M_k)
         dW_V = Vᵀ dv,  db_V = Σ dv,  dV = dv W_Vᵀ            (M_v, M), (M,), (B, S, M_v)
 
-    db_K is 0 but for rounding: a bias on all keys shifts a row of scores by one number, which softmax does not see.
+    db_K is 0 except for rounding: a bias on all keys shifts a row of scores by one number, which softmax does not see.
 
     With a norm of queries and keys, q and k above are its results γ q̂ and γ k̂, of what was projected; then, by
     ``rms_norm_backward`` with d_k terms in each mean::
@@ -138,8 +138,9 @@ def multi_head_attention_backward(
         cache: from ``multi_head_attention_forward``.
 
     Returns:
-        grad_Q (B, T, M), grad_K (B, S, M_k), grad_V (B, S, M_v), and a dict with the gradients of W_Q, W_K, W_V, W_O
-        and of those biases that are not None, with a norm also of gamma_Q and gamma_K; each in the dtype of its input.
+        grad_Q (B, T, M), grad_K (B, S, M_k), grad_V (B, S, M_v), and a dict. The dict has the gradients of the
+        projections and of the biases that are not None; with a norm also of gamma_Q and gamma_K. Each gradient has the
+        dtype of its input.
 
     Raises:
         TypeError, ValueError: ``grad_output`` has another dtype or shape than the output.

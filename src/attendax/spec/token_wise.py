@@ -117,7 +117,7 @@ def gated_feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, 
     """Put every token through a two-layer network with a gate.
 
     ``FFN(x) = (f(u) ∘ g) W2 + b2`` with ``(u, g) = x W1 + b1``, halves of the columns (Shazeer 2020, equation 6): GeGLU
-    with f = GELU, SwiGLU with f = SiLU. ModernBERT stores the two halves as one matrix, too.
+    with f = GELU, SwiGLU with f = SiLU. ModernBERT also stores the two halves as one matrix.
 
     Args:
         x: (B, T, M).

@@ -1,7 +1,7 @@
 """Read untrusted files: JSON, and tensors, each accounted for in both directions.
 
-Nothing in them is executed, sizes are held against what is there before anything as large is built, and what is wrong
-is said in one line that names the function and the file.
+Nothing in them is executed. Sizes are compared with the file before anything of that size is built. An error is one
+line that names the function and the file.
 """
 
 import json

@@ -106,7 +106,7 @@ def _config(path: Path, metadata: dict[str, str], layers: int) -> EncoderConfig:
         said = str(settings["num_layers"])[:20]
         raise ValueError(f"load: the configuration in {path} has num_layers={said}, but there are {layers} layers")
     if any(type(settings[name]) is not int or settings[name] > LARGEST for name in SIZES):
-        raise ValueError(f"load: the configuration in {path} has a size that is no integer up to {LARGEST}")
+        raise ValueError(f"load: the configuration in {path} has a size that is not an integer up to {LARGEST}")
     options: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in settings.items()}
     options["rope_theta"] = _thetas(settings["rope_theta"])
     try:

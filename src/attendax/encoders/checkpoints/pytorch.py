@@ -51,8 +51,8 @@ def load_torch(
         layers, ``norm``, ``activation`` and ``eps``.
 
     Raises:
-        TypeError: the argument is neither such a module nor a mapping of names to tensors, a tensor is not floating, an
-            option of a state dict is missing, or an option is given beside a module.
+        TypeError: the argument is neither such a module nor a mapping of names to tensors; or a tensor is not floating.
+            Or an option of a state dict is missing, or one is given beside a module.
         ValueError: a tensor is missing, unexpected, or does not fit the others, or an option is not among its choices.
         NotImplementedError: ``add_bias_kv=True``, ``add_zero_attn=True``, an unsupported activation, or layers whose
             options differ.
@@ -233,7 +233,7 @@ def to_torch(params: Any) -> dict[str, Any]:
         params: ``MultiHeadParams``, ``EncoderBlockParams``, or ``EncoderParams`` without embeddings; NumPy or JAX.
 
     Returns:
-        Names and tensors of PyTorch, copies in the dtypes of the weights.
+        Names and PyTorch tensors, copies in the dtypes of the weights.
 
     Raises:
         TypeError: the params are of another type or traced, or a weight is not floating.

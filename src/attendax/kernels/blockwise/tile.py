@@ -100,8 +100,8 @@ def pulled_back(
 ) -> tuple[Array, ...]:
     """The share of a tile in each gradient that is wanted, in the order of the leaves.
 
-    Where a tile has all keys of its rows, ``rows`` may be the cotangents of out and lse themselves. Then what is not
-    finite becomes NaN in the products, reaches delta, and so the whole row of weights, in derivatives of this, too.
+    Where a tile has all keys of its rows, ``rows`` may be the cotangents of out and lse themselves. Then a number
+    that is not finite becomes NaN in the products, reaches delta, and so the whole row of weights, also in derivatives.
     """
     leaves, compute_dtype = leaves_in(tile, operands), operands.compute_dtype()
     query, key, value = (x.astype(compute_dtype) for x in leaves[:REST])
@@ -267,7 +267,7 @@ def finished(
     """Make scores of products (L2), by the modifier and the bias; and tell which pairs are allowed, None for all.
 
     Scores of forbidden pairs are arbitrary. A forbidden product may be NaN and must not reach a modifier: its
-    derivative would be NaN, too. So may the products of a row that is not ``live``.
+    derivative would also be NaN. So may the products of a row that is not ``live``.
 
     Args:
         products: (..., N, queries, keys).

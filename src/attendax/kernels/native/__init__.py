@@ -3,7 +3,7 @@
 Scores are computed block by block, as in the tiles of XLA, but in one pass, in registers, with threads that each take a
 block. The order in which a row is added up depends only on what the row sees (L15).
 
-Tangents, and tangents of gradients, of short texts are the kernel's, too. Those of others, and all other second
+The kernel also has tangents, and tangents of gradients, of short texts. Those of others, and all other second
 derivatives, run in tiles. Both start from the operands: the row maxima of one path with the scores of the other would
 lose digits (L8).
 """

@@ -29,7 +29,7 @@ def tiles_of(operands: Operands, mask: Mask | None) -> tuple[dict[str, int], int
 
     Args:
         operands: of the call; the arrays may be ``jax.ShapeDtypeStruct``.
-        mask: of the rank of the scores, with arrays of NumPy.
+        mask: of the rank of the scores, with NumPy arrays.
     """
     (*lead, N, T, _), (G, S, _) = operands.query.shape, operands.key.shape[-3:]
     rows, columns = _cuts(T, BLOCK), _cuts(S, TILE)

@@ -48,7 +48,7 @@ class Axes(NamedTuple):
     queries: Any
 
     def of(self, kind: str) -> tuple[Any, ...]:
-        """The axes that an array of a kind has, but for the last, or the last two."""
+        """The axes of an array of a kind, except the last one or two."""
         return *self.lead, *{PAIRS: (self.heads, self.queries), KEYS: (self.groups,), HEADS: (self.heads,)}[kind]
 
 

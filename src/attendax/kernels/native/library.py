@@ -1,6 +1,6 @@
 """The shared library of the CPU's kernel: whether it is there, and for which instruction set.
 
-It is built when the package is installed, where there is a C++ compiler (``build.py``), or comes in the wheel. Without
+It is built when the package is installed, if a C++ compiler is found (``build.py``), or comes in the wheel. Without
 it everything works in tiles, only slower. ``ATTENDAX_NATIVE=0`` turns it off; ``ATTENDAX_ISA`` names an instruction
 set.
 """
