@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from . import scores as scores
     from . import sharding as sharding
     from . import spec as spec
-    from .door import attention as attention
-    from .door import merge as merge
+    from .dispatch import attention as attention
+    from .dispatch import merge as merge
     from .explanation import Explanation as Explanation
     from .explanation import explain as explain
     from .inspection import AttentionStats as AttentionStats
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .inspection import weights_at as weights_at
 
 _FUNCTIONS = {
-    "attention": "door",
-    "merge": "door",
+    "attention": "dispatch",
+    "merge": "dispatch",
     "Explanation": "explanation",
     "explain": "explanation",
     "AttentionStats": "inspection",

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax.checks import is_traced, knows_keywords
-from attendax.door import attention
+from attendax.dispatch import attention
 from attendax.kernels import cudnn, gpu, native
 from attendax.kernels.backends import default_platform, on
 from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, grid_of, kinds_of_tiles

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import checks, integers
-from attendax.checks import fail, written
+from attendax.checks import fail, python_code
 from attendax.checks.advice import on_axes, on_part
 from attendax.mask_kinds import BOUNDS, COMBINATIONS, KINDS, PerText, given, same_rank, shape_of_answer
 from attendax.pictures import Pictures
@@ -39,19 +39,19 @@ class Mask:
         if self.kind == "and":
             return " & ".join(_in_brackets(part, "or") for part in self.arrays)
         if self.kind == "or" and (of_prefix := _prefix_of(self)):
-            return written.call("prefix", *of_prefix)
+            return python_code.call("prefix", *of_prefix)
         if self.kind == "or":
             return " | ".join(map(repr, self.arrays))
         if self.kind == "window":
             offset, left, right = given(*self.arrays, *self.settings)
             name, sides = ("causal", ()) if _is_causal(left, right) else ("window", (left, right))
-            return written.call(name, *sides, *_but_zero(offset))
+            return python_code.call(name, *sides, *_but_zero(offset))
         if self.kind == "function":
             (f,) = self.settings
             per_text = isinstance(f, PerText)
-            shown = written.call("from_function", f.f if per_text else f, *self.arrays)
+            shown = python_code.call("from_function", f.f if per_text else f, *self.arrays)
             return f"{shown[:-1]}, per='batch')" if per_text else shown
-        return written.call(self.kind, *(x for x in self.arrays if x is not None), *self.settings)
+        return python_code.call(self.kind, *(x for x in self.arrays if x is not None), *self.settings)
 
     def __and__(self, other: "Mask") -> "Mask":
         return _combine("and", self, other)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from attendax import integers
-from attendax.checks import fail, floating, function_arrays, number, written
+from attendax.checks import fail, floating, function_arrays, number, python_code
 from attendax.integers import ArrayLike
 
 __all__ = ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "sink", "softcap"]
@@ -33,9 +33,9 @@ class ScoreModifier:
     def __repr__(self) -> str:
         """A line of Python that makes it: ``compose(softcap(30.0), alibi([0.5, 0.25]))``."""
         if self.kind == "function":
-            return written.call("from_function", *self.settings, *self.arrays)
+            return python_code.call("from_function", *self.settings, *self.arrays)
         settings = (x for x in self.settings if not (isinstance(x, int) and x == 0))  # an offset that need not be said
-        return written.call(self.kind, *self.arrays, *settings)
+        return python_code.call(self.kind, *self.arrays, *settings)
 
     def replace(self, arrays: tuple[Any, ...]) -> "ScoreModifier":
         """The modifier with other arrays."""

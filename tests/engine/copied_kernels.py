@@ -1,4 +1,4 @@
-"""A copy of the kernels and of what stands above them up to the door, under another name, for mistakes.
+"""A copy of the kernels and of what stands above them up to ``dispatch.py``, under another name, for mistakes.
 
 The native library stays behind, so the default of a copy is the tiles, where the mistakes are. The context of JAX that
 a division sets is the one of the original: a new one would have every primitive of JAX compiled anew.
@@ -19,7 +19,7 @@ def copied(to):
     left = shutil.ignore_patterns("__pycache__", "libattendax.*", "csrc")
     for part in ("kernels", "sharding"):
         shutil.copytree(package / part, to / part, ignore=left)
-    for part in ("door.py", "inspection.py"):
+    for part in ("dispatch.py", "inspection.py"):
         shutil.copy(package / part, to)
     for file in to.rglob("*.py"):
         text = file.read_text(encoding="utf-8")

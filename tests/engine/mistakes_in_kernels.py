@@ -61,7 +61,7 @@ MERGING = (
         ("lse without shift", "row_max + jnp.log(", "jnp.log(", "forward", "open"),
     )
     + in_file(
-        "door.py",
+        "dispatch.py",
         ("merged lse without shift", ", shift + jnp.log(total))", ", jnp.log(total))", "merge", "open"),
         ("merged without its weights", "* share / total", "/ total", "merge", "open"),
     )

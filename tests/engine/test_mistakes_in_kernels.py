@@ -689,7 +689,7 @@ def hold(judge_name, setting_name, twin):
 
 
 class Twin:
-    """Functions that a copy of the kernels and of their door offers, in tiny tiles."""
+    """Functions that a copy of the kernels and of ``dispatch.py`` offers, in tiny tiles."""
 
     def __init__(self, package=NAME):
         def part(name):
@@ -697,8 +697,8 @@ class Twin:
 
         assert part("kernels.backends").default() == "blockwise"
         self.primitives, self.partition = part("kernels.primitives"), part("kernels.blockwise.partition")
-        self.tiles, self.merge = part("kernels.blockwise.tiles"), part("door").merge
-        self.attention, inspection = part("door").attention, part("inspection")
+        self.tiles, self.merge = part("kernels.blockwise.tiles"), part("dispatch").merge
+        self.attention, inspection = part("dispatch").attention, part("inspection")
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
 
 

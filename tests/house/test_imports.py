@@ -17,7 +17,7 @@ from places import ROOT
 BELOW = "params checks mask_type masks mask_kinds pictures rotary scores options integers"  # everything
 VALUES = set(BELOW.split())
 ENGINE = {"kernels", "sharding"}
-DOOR = {"door", "inspection"}
+DISPATCH = {"dispatch", "inspection"}
 MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "params": set(),
     "options": {"masks", "scores"},  # for type checkers
@@ -37,18 +37,18 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "spec": VALUES,
     "kernels": VALUES,
     "sharding": VALUES | {"kernels"},
-    "door": VALUES | ENGINE,
-    "explanation": VALUES | ENGINE | {"door"},
+    "dispatch": VALUES | ENGINE,
+    "explanation": VALUES | ENGINE | {"dispatch"},
     "inspection": VALUES | ENGINE,
-    "ops": VALUES | ENGINE | DOOR,
-    "compat": VALUES | ENGINE | DOOR | {"ops"},
-    "encoders": VALUES | ENGINE | DOOR | {"ops", "spec", "extras", "writing"},
+    "ops": VALUES | ENGINE | DISPATCH,
+    "compat": VALUES | ENGINE | DISPATCH | {"ops"},
+    "encoders": VALUES | ENGINE | DISPATCH | {"ops", "spec", "extras", "writing"},
     "conformance": VALUES | {"spec", "extras", "exits", "legible", "writing"},
     "figures": {"checks", "extras"},
     "learn": {"spec", "exits", "legible", "writing"},
     "": VALUES
     | ENGINE
-    | DOOR
+    | DISPATCH
     | {"explanation", "spec", "ops", "encoders", "conformance", "compat", "learn"},  # attendax itself
     "commands": {"", "encoders", "exits", "extras", "figures", "learn", "legible", "masks", "spec", "writing"},
     "cli": {"commands", "conformance", "exits", "kernels", "legible", "successors"},

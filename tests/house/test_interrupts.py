@@ -190,7 +190,7 @@ class TestImport:
         subprocess.run([sys.executable, "-c", code], check=True)
 
     @pytest.mark.sample(3)
-    @pytest.mark.parametrize("module", ["door", "explanation", "ops", "masks", "encoders", "conformance"])
+    @pytest.mark.parametrize("module", ["dispatch", "explanation", "ops", "masks", "encoders", "conformance"])
     def test_each_part_can_be_the_first(self, module):
         subprocess.run([sys.executable, "-c", f"import attendax.{module}"], check=True)
 

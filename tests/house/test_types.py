@@ -91,7 +91,7 @@ def test_help_shows_the_types():
 
 
 def test_help_has_one_text_for_the_arguments_of_attention():
-    """In NumPy, in JAX and at the door: written once, shown whole, with the option that is particular to each."""
+    """In NumPy, JAX and ``dispatch.py``: written once, shown whole, with the option that is particular to each."""
     for function in (attendax.attention, attendax.ops.attention, attendax.spec.attention):
         shown = inspect.getdoc(function)
         for text in (options.ARGUMENTS, options.RESULTS, options.ERRORS):

@@ -4,6 +4,8 @@ Sentences are one floor up: ``encoders.sentences`` reads a checkpoint with its t
 stream of texts into embeddings. Neither is needed for an encoder of one's own.
 """
 
+from .attention_maps import attention_rows as attention_rows
+from .attention_maps import layer_attention as layer_attention
 from .checkpoints.bert import load_bert as load_bert
 from .checkpoints.bert import save_bert as save_bert
 from .checkpoints.modernbert import load_modernbert as load_modernbert
@@ -18,7 +20,5 @@ from .config import partition_specs as partition_specs
 from .config import token_spec as token_spec
 from .encoder import encode as encode
 from .encoder import init_encoder as init_encoder
-from .looking import attention_rows as attention_rows
-from .looking import layer_attention as layer_attention
 from .stack import LayerStack as LayerStack
 from .stack import stack_layers as stack_layers

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import ops, spec
-from attendax.door import attention
+from attendax.dispatch import attention
 from attendax.kernels import dropout
 from attendax.kernels.numerics import fusion_barrier
 from attendax.kernels.operands import widen

@@ -10,7 +10,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
-from attendax.door import attention
+from attendax.dispatch import attention
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams, QKNorm

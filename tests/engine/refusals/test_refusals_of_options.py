@@ -690,7 +690,7 @@ def test_numbers_in_another_byte_order(module):
     (spec, ["dense"]), (ops, ["dense"]), (attendax, ["dense", "blockwise", "cudnn", "triton", "native"]),
 ])  # fmt: skip
 def test_an_implementation_that_is_not_there(module, there):
-    """The list has what there is; what the door alone has is refused as such elsewhere."""
+    """The list has what there is; what ``attention`` alone has is refused as such elsewhere."""
     given = arguments("attention")
     given = given if module is spec else jax.device_put(given)
     message = assert_refuses(lambda: module.attention(**given, implementation="fast"), ValueError)
