@@ -1,8 +1,13 @@
-"""The command line of the random driver."""
+"""``python -m tests.fuzz --minutes 30``: attention at random against its definition, by hypothesis.
+
+It prints its seed, by which a run repeats. A failing case is made smaller, printed as one command that repeats it, and
+kept in ``.hypothesis``, from which the next run takes it first.
+"""
 
 import argparse
 import collections
 import ctypes
+import functools
 import gc
 import importlib
 import math
@@ -12,16 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import jax
 import numpy as np
+from hypothesis.database import DirectoryBasedExampleDatabase
 
-from .case import Case, random, siblings
+from .case import Case, cases, siblings
 from .judge import Verdict, judge
-from .shrink import shrunk
 
-CLEAR_EVERY = 50  # cases: then what has been compiled is forgotten
-
-
+ROUND = 25  # cases that hypothesis draws at once; after each round what has been compiled is forgotten
 PLAIN_AXES = ("direction", "jit", "loss", "lse", "values", "scale", "dropout", "implementation", "remat", "lead", "G",
               "T", "S", "D", "V", "common", "bias_values", "inside", "layers", "wide", "x64", "dtype")  # fmt: skip
 SETS = ("maps", "wanted", "known")
@@ -52,117 +56,119 @@ def kinds(tree: Any) -> Iterator[str]:
             yield from kinds(part)
 
 
-def rss() -> int:
-    """The resident memory of this process, in MiB."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() >> 20
-
-
 def forget() -> None:
     """Give back what has been compiled: to JAX, to Python and, with glibc, which keeps what is freed, to the system."""
     jax.clear_caches()
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
-class Driver:
-    """Runs cases, tells of failures, counts."""
+@functools.cache
+def broken(law: str) -> type[AssertionError]:
+    """An exception for each law: hypothesis makes a case smaller as long as it raises the same."""
+    return type(f"Broken {law}", (AssertionError,), {})
 
-    def __init__(self, attention: Callable, command: str, shrink_seconds: float = 60.0):
-        self.attention, self.command, self.shrink_seconds = attention, command, shrink_seconds
+
+class Driver:
+    """Runs cases and counts them; a case that fails raises."""
+
+    def __init__(self, attention: Callable, command: str):
+        self.attention, self.command = attention, command
         self.counts: collections.Counter[str] = collections.Counter()
         self.refused: collections.Counter[str] = collections.Counter()
-        self.failed: list[Case] = []
-        self.worst = 0.0
-        self.ran = self.cleared = 0
+        self.worst, self.ran = 0.0, 0
 
-    def run_with_siblings(self, case: Case, rng: Any, name: str) -> None:
+    def run_with_siblings(self, case: Case) -> None:
         """Run a case, and its program on other numbers."""
-        verdict = self.run(case, name)
-        others = siblings(case, rng) if verdict.program is not None else []
-        while others and not verdict.findings:
-            verdict = self.run(others.pop(), name, verdict.program)
-        if self.ran - self.cleared >= CLEAR_EVERY:
-            self.cleared = self.ran
-            forget()
+        program = self.run(case).program
+        for other in siblings(case, np.random.default_rng(case.seed)) if program is not None else ():
+            self.run(other, program)
 
-    def run(self, case: Case, name: str = "", program: Any = None) -> Verdict:
-        """Run one case."""
+    def run(self, case: Case, program: Any = None) -> Verdict:
+        """Run one case.
+
+        Raises:
+            AssertionError: it breaks a law; the message has the command that repeats it.
+        """
         self.ran += 1
         self.counts.update(features(case))
         verdict = judge(self.attention, case, program)
         if verdict.refused:
             self.refused[verdict.refused] += 1
         if verdict.findings:
-            self.tell(case, verdict, name)
-        else:
-            self.worst = max(self.worst, verdict.error)
+            told = [f"    {finding.law}: {finding.what}" for finding in verdict.findings]
+            raise broken(verdict.findings[0].law)("\n".join([f'{self.command} --case "{case!r}"', *told]))
+        self.worst = max(self.worst, verdict.error)
         return verdict
 
-    def tell(self, case: Case, verdict: Verdict, name: str) -> None:
-        """Print how a case fails, and the smallest that fails likewise."""
-        self.failed.append(case)
-        print(f'\nFAILED {name}\n  {self.command} --case "{case!r}"', flush=True)
-        for finding in verdict.findings:
-            print(f"    {finding.law}: {finding.what}")
-        law = verdict.findings[0].law
+    def round(self, seed: int, count: int = ROUND, end: float = math.inf, folder: str = ".hypothesis") -> str:
+        """So many cases of a seed; how the smallest of those that fail does, or nothing."""
 
-        def fails(smaller):
-            return any(finding.law == law for finding in judge(self.attention, smaller).findings)
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=count,
+            deadline=None,
+            report_multiple_bugs=False,
+            database=DirectoryBasedExampleDatabase(folder),
+            suppress_health_check=list(hypothesis.HealthCheck),
+            phases=(hypothesis.Phase.reuse, hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        )
+        @hypothesis.given(cases())
+        def holds(case: Case) -> None:
+            if time.monotonic() < end:
+                self.run_with_siblings(case)
 
-        small = shrunk(case, fails, self.shrink_seconds)
-        if small != case:
-            print(f'  smaller:\n  {self.command} --case "{small!r}"')
-            for finding in judge(self.attention, small).findings:
-                print(f"    {finding.law}: {finding.what}", flush=True)
+        try:
+            holds()
+        except AssertionError as error:
+            return str(error)
+        finally:
+            forget()
+        return ""
 
     def summary(self) -> str:
         """The counts."""
         lines = [f"{count:7} {name}" for name, count in sorted(self.counts.items())]
         lines += [f"{count:7} refused: {sentence}" for sentence, count in self.refused.most_common()]
-        ends = f"{self.ran} cases, {len(self.failed)} failures; largest error that passed {self.worst:.2f} units"
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        ends = f"{self.ran} cases, largest error that passed {self.worst:.2f} units, {memory} MiB at most"
         return "\n".join([*lines, ends])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; 1 where something failed."""
+    """Run; 1 if something failed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.fuzz", description="Attention at random against its definition."
     )
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--cases", type=int, default=None, help="at most so many")
+    parser.add_argument("--rounds", type=int, default=None, help=f"of {ROUND} cases; no limit of time")
     parser.add_argument("--seed", type=int, default=None, help="fresh unless given")
-    parser.add_argument("--only", type=int, default=None, help="only this case of the seed")
     parser.add_argument("--case", default=None, help="only this case")
     parser.add_argument("--attention", default="attendax:attention", help="another one, as module:function")
-    parser.add_argument("--stop-at-first", action="store_true")
-    parser.add_argument("--shrink", type=float, default=60.0, help="seconds to spend on making a failing case smaller")
     options = parser.parse_args(arguments)
     module, _, function = options.attention.partition(":")
-    attention = getattr(importlib.import_module(module), function)
-    seed = options.seed if options.seed is not None else int(time.time_ns() // 1000 % 2**31)
     given = "" if options.attention == "attendax:attention" else f" --attention {options.attention}"
-    driver = Driver(attention, f"python -m tests.fuzz{given}", options.shrink)
+    driver = Driver(getattr(importlib.import_module(module), function), f"python -m tests.fuzz{given}")
     if options.case:
-        driver.run(eval(options.case, {"Case": Case}), "as given")
+        try:
+            driver.run(eval(options.case, {"Case": Case}))
+        except AssertionError as error:
+            print(f"FAILED\n{error}")
+            return 1
         print(driver.summary())
-        return bool(driver.failed)
+        return 0
+    seed = options.seed if options.seed is not None else int(time.time_ns() // 1000 % 2**31)
     print(f"seed {seed}, jax {jax.__version__}", flush=True)
-    told = time.monotonic()
-    end, number = told + 60 * options.minutes, options.only or 0
-    while time.monotonic() < end and number != options.cases:
-        rng = np.random.default_rng([seed, number])
-        driver.run_with_siblings(random(rng), rng, f"--seed {seed} --only {number}")
+    end = math.inf if options.rounds else time.monotonic() + 60 * options.minutes
+    number = failures = 0
+    while time.monotonic() < end and number != options.rounds:
+        if told := driver.round(seed + number, end=end):
+            failures += 1
+            print(f"FAILED in round {number} of seed {seed}\n{told}", flush=True)
         number += 1
-        if time.monotonic() > told + 60:
-            told = time.monotonic()
-            print(f"{driver.ran} cases, {len(driver.failed)} failures, {rss()} MiB", file=sys.stderr, flush=True)
-        if options.only is not None or (driver.failed and options.stop_at_first):
-            break
-    print(f"\n{driver.summary()}\nseed {seed}, {rss()} MiB resident")
-    return bool(driver.failed)
+    print(f"\n{driver.summary()}\n{failures} failures in {number} rounds of seed {seed}")
+    return bool(failures)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
 """A case: one call of attention, the context in which it is compiled, and what is asked of it."""
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
 
 FORWARD, FIRST, SECOND = ("forward",), ("grad", "value_and_grad", "jvp", "linearize"), ("fr", "rr", "rf")
 JACOBIANS = ("jacfwd", "jacrev", "hessian")
@@ -137,7 +142,7 @@ def has_arrays(modifier: Any) -> bool:
 
 
 class Draw:
-    """Draws a case; ``random(rng)`` is the way in."""
+    """Draws a case, by hypothesis (`cases`) or by a generator of NumPy (`random`)."""
 
     def __init__(self, rng: Any):
         self.rng = rng
@@ -294,6 +299,34 @@ class Draw:
             case = dataclasses.replace(case, jit="outer")
         case = dataclasses.replace(case, inside=case.inside and case.direction == "grad").without()
         return dataclasses.replace(case, poison=self.poison(case)) if is_poisoned else case
+
+
+class Choices:
+    """Draws by hypothesis, for which what is least likely to matter is the simplest."""
+
+    def __init__(self, draw: Callable):
+        self.draw = draw
+
+    def integers(self, count: int) -> int:
+        """One of 0 .. count - 1."""
+        return self.draw(st.integers(0, count - 1))
+
+    def random(self) -> float:
+        """One of 100 numbers below 1, of more hypothesis would draw the ends; at the simplest no chance comes true."""
+        return 0.995 - self.integers(100) / 100
+
+    def choice(self, count: int, p: tuple[float, ...]) -> int:
+        """One of so many, as likely as they say."""
+        at = 1 - self.random()
+        return next((k for k, below in enumerate(itertools.accumulate(p)) if at < below), count - 1)
+
+
+@st.composite
+def cases(draw: Callable) -> Case:
+    """Cases that are valid."""
+    case = Draw(Choices(draw)).case()
+    hypothesis.assume(case.is_valid())
+    return case
 
 
 def random(rng: Any) -> Case:
