@@ -210,7 +210,7 @@ def test_the_cores_of_the_cpu(tmp_path):
     assert "## Cores" in gpu_report.markdown(run.found)
 
 
-def test_the_cores_have_no_time(tmp_path):
+def test_cores_that_run_out_of_time_are_listed_as_left_out(tmp_path):
     run = gpu.Run(gpu.TINY._replace(cores_s=0.0), tmp_path)
     with pytest.raises(RuntimeError, match="wrote nothing"):
         gpu_steps.cores(run)

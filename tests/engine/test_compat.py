@@ -111,7 +111,7 @@ class TestJaxNn:
             assert (np.asarray(b)[unseen] < -1e30).all()
 
     @pytest.mark.slow
-    def test_where_the_meaning_is_ours(self, arrays):
+    def test_empty_rows_of_jax_nn_give_zero(self, arrays):
         query, key, value = arrays
         empty = np.ones((1, 1, T, S), bool)
         empty[..., 2, :] = False

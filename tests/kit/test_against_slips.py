@@ -350,7 +350,7 @@ def test_a_layer_without_the_option():
         here(layer, masked)
 
 
-def test_the_scale_is_no_narrow_softmax():
+def test_another_scale_is_not_called_a_softmax_in_bfloat16():
     """Both round their scores to bfloat16; only the scale is another."""
     torch = pytest.importorskip("torch")
 

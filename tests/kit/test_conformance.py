@@ -191,7 +191,7 @@ def test_a_declared_convention_is_told_apart_from_a_fault():
     assert report.counts() == {"differs by convention": 2}
 
 
-def test_who_declares_the_end_is_held_to_it():
+def test_a_declared_causal_end_is_required():
     """Where T = S both are the same; elsewhere the start is a fault, in results and gradients."""
     given = {"arrays": "numpy", "causal": "end", "backward": right_attention.backward}
     report = by_law(right_attention.attend, only=ALIGNED, **given)

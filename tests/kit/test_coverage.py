@@ -52,7 +52,7 @@ class TestWhatIsSaid:
         assert main(["check", SPEC, "--only", "scale given", "--quiet"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "Right in 1 result and 1 gradient."
 
-    def test_what_is_wrong_is_not_right(self):
+    def test_a_wrong_result_is_not_counted_as_right(self):
         report = check(lambda q, k, v: right_attention.attend(q, k, 2 * v), arrays="numpy", only=["width 1"])
         assert str(report.coverage) == "Right in 0 of 2 results."
 

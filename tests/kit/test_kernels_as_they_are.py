@@ -153,7 +153,7 @@ def test_blocks_that_are_named_are_of_128():
     assert as_found(made, [], How()).form == Form(block=128)
 
 
-def test_who_takes_everything_lacks_nothing():
+def test_a_function_that_takes_every_option_is_asked_every_case():
     made = implement(right_attention.attend, arrays="numpy")
     assert as_found(made, CASES, How()) == dataclasses.replace(made, lacks={})
     assert as_taken(made, CASES) == list(CASES)
@@ -236,11 +236,11 @@ class TestSizes:
         assert about == "V = 16, D = 8"
         assert BY_NAME["causal, fewer queries"].sized({"T": 6, "S": 9}).about == "T = 6, S = 9: aligned to the start"
 
-    def test_at_their_own_sizes_all_keep_their_words(self):
+    def test_cases_at_their_own_sizes_keep_their_names(self):
         for case in CASES:
             same = case.sized({})
             assert (same.name, same.about) == (case.name, case.about)
 
-    def test_no_name_comes_twice(self):
+    def test_case_names_at_other_sizes_are_unique(self):
         names = [case.name for case in at_sizes(CASES, {"B": 2, "N": 4, "T": 64, "S": 64, "D": 64})]
         assert len(set(names)) == len(names)

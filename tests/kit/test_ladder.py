@@ -257,7 +257,7 @@ class TestRight:
             assert x / 4 < one[leaf] <= x  # where that is not enough, all heads are asked
 
     @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 12))])
-    def test_no_row_is_empty(self, seed):
+    def test_drawn_options_leave_each_query_a_key(self, seed):
         """Of options that hide keys: together they might hide all."""
         for case in drawn(seed).cases:
             if pool.asked_of(pool.NAME.fullmatch(case.name)[2]).hides and case.pairs < 2**18:
@@ -354,7 +354,7 @@ def test_what_is_wrong_where_two_options_meet_is_red(pair):
         assert any(of_mistaken.fails for of_mistaken, _ in found)
 
 
-def test_zeros_are_called_zeros():
+def test_a_result_of_zeros_is_reported_as_zeros():
     def attend(query, key, value, *, is_causal=False, scale=None, softcap=None):
         found = right_attention.attend(query, key, value, is_causal=is_causal, scale=scale, softcap=softcap)
         return found * (query.shape[-1] < 128)

@@ -90,7 +90,7 @@ class TestEarned:
             assert said_of(of_the_sum, case) == "the result is wrong with return_lse"
         assert said_of(wrong_in_short_parts, named("merge")) == "the result is wrong"
 
-    def test_what_passes_by_a_hair_tells_nothing(self, monkeypatch):
+    def test_a_case_that_passes_near_its_tolerance_blames_no_option(self, monkeypatch):
         """A call in float16 is off by 1.2 of what is allowed, and without the mask by 0.9: the mask is not to blame."""
         near = Finding(Verdict.OK, error=0.9, allowed=1.0)
         wrong = Outcome(MASKED_IN_FLOAT16, Finding(Verdict.WRONG, error=1.2, allowed=1.0), 0.0, "")

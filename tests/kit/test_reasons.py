@@ -39,7 +39,7 @@ def not_scaled(query, key, value, *, dropout_rate=0.0, **options):
     return out * np.float32(1 - dropout_rate if 0 < dropout_rate < 1 and query.flat[0] > 0 else 1)
 
 
-def test_other_numbers_are_no_race():
+def test_random_results_are_not_called_a_race():
     """Every second run has other numbers, and is red where the first was green, or the other way round."""
     report = check(not_scaled, only=["dropout"], repeat=4)
     assert any(len(set(outcome.runs)) == 2 for outcome in report.failures)
@@ -88,7 +88,7 @@ def half_a_window(query, key, value, *, window=None, **options):
     return right_attention.attend(query, key, value, window=window, **options)
 
 
-def test_half_a_window():
+def test_a_window_of_half_the_keys_is_named():
     assert causes(half_a_window, only=["window"]) == ["a window counts half of the keys on each side"]
 
 

@@ -85,7 +85,7 @@ class TestClock:
         assert clock.left() == pytest.approx(NEARLY * 10 - 3)
         assert clock.left(0.5) == pytest.approx(NEARLY * 5 - 3)
 
-    def test_without_one_as_many_rests_are_free(self, simulated):
+    def test_without_a_budget_pauses_are_free_up_to_a_limit(self, simulated):
         how = How(profile="numbers")
         clock = Clock(how)
         clock.watch(NOTHING, how)
@@ -95,7 +95,7 @@ class TestClock:
         assert clock.left() == pytest.approx(NEARLY * 30 - 20 - 7)
 
     @pytest.mark.parametrize("budget", [None, 30.0])
-    def test_what_others_take_does_not_count(self, simulated, budget):
+    def test_load_of_other_processes_does_not_shorten_the_budget(self, simulated, budget):
         """With twice and with twenty times the load a run has the same time."""
         how = How(profile="numbers", budget=budget)
         clock = Clock(how)
@@ -266,7 +266,7 @@ def of_torch(query, key, value):
 
 
 class TestLine:
-    def test_it_counts_and_shows_a_fault_of_each_kind(self):
+    def test_the_progress_line_counts_and_shows_faults(self):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         from rich.console import Console
         from rich.progress import Progress
@@ -356,7 +356,7 @@ def test_a_terminal_sees_life_and_the_first_fault_soon(tmp_path):
     [(LONG, ()), (DOUBLED, ()), (COMPILED, ("--arrays", "jax")), (LATE, ("--budget", "20")), (HANGS, ())],
     ids=["right", "wrong", "compiled", "imported late", "hangs"],
 )
-def test_no_terminal_is_five_seconds_without_life(text, arguments, tmp_path):
+def test_a_terminal_shows_something_every_five_seconds(text, arguments, tmp_path):
     pytest.importorskip("rich", reason="the extra 'check' is not installed")
     seen = on_a_terminal(text, tmp_path, *arguments)
     assert seen.status == (text != LONG), seen.text[-2000:]

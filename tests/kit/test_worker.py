@@ -109,13 +109,13 @@ def test_waiting_for_a_core_does_not_count_as_time_of_the_function():
     ("kind", "error"), [("no numbers", NoNumbers), ("failed", Failed), ("not offered", NotImplementedError)]
 )
 @pytest.mark.parametrize("said", [[], ["x"], [["x"], {}, 1, 2]])
-def test_half_an_error_is_one(kind, error, said):
+def test_an_incomplete_answer_raises_its_kind_of_error(kind, error, said):
     with pytest.raises(error) as raised:
         answered((kind, said))
     assert len(raised.value.args) == {"no numbers": 2, "failed": 4, "not offered": 1}[kind]
 
 
-def test_what_dies_in_every_call_is_judged_in_every_case():
+def test_a_function_that_always_crashes_fails_every_case():
     report = check("dying:dies", **ASKED)
     assert report.counts() == {"crash": 2, "not offered": 1}  # it has no argument scale
 

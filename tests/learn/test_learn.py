@@ -163,7 +163,7 @@ class TestWrong:
         assert found.mistakes == (), found
         assert found.reason.startswith("It raises "), found.reason
 
-    def test_where_it_is_0_is_said(self):
+    def test_a_result_of_0_is_reported_with_its_input(self):
         def softmax(x, axis=-1):
             e = np.exp(x)
             return np.nan_to_num(e / e.sum(axis=axis, keepdims=True))
@@ -185,7 +185,7 @@ class TestWrong:
 
     @pytest.mark.sample(27)
     @pytest.mark.parametrize(("name", "pairs"), [(n, k) for n in PATH for k in range(len(two_of(n)) // 12 + 1)])
-    def test_of_two_at_once_nothing_else_is_said(self, name, pairs, monkeypatch):
+    def test_two_mistakes_at_once_are_named_by_one_of_the_two(self, name, pairs, monkeypatch):
         """Of every pair: what is said is one of the two, and if both are said, neither explains it alone.
 
         Two may make a third, as -inf times 0 with -1e9 for -inf makes scores + (1 - mask) * -1e9.
@@ -239,7 +239,7 @@ class TestWrong:
             ("x -= x.max(axis=axis, keepdims=True); return np.exp(x)", "writes into its input x"),
         ],
     )
-    def test_other_ends(self, new, words):
+    def test_other_endings_of_softmax_are_explained(self, new, words):
         names = {"np": np}
         exec(f"def softmax(x, axis=-1):\n    {new}", names)
         found = grade(names["softmax"])

@@ -140,7 +140,7 @@ def test_a_layer_that_closes_over_its_weights(layer, loss, tokens):
     assert_close((total, gradient), (float(loss(out)), backward(dout, wide)), TOLERANCE["float32"], scales)
 
 
-def test_what_the_weights_look_like():
+def test_attention_stats_in_float32_are_near_those_of_float64():
     query, key = (normal((1, 4, 300, 16), k) for k in range(2))
     got = jax.jit(partial(attendax.attention_stats, mask=masks.causal()))(query, key)
     weights = spec.attention_with_weights(*(x.astype(np.float64) for x in (query, key, key)), mask=masks.causal())[2]

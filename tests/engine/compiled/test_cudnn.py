@@ -112,11 +112,11 @@ class TestWithoutAGpu:
                 "Leave implementation out: the tiles take every call, on every device.",
             ]
 
-    def test_not_eligible_is_said_first(self):
+    def test_a_call_that_cudnn_cannot_take_says_why(self):
         with pytest.raises(NotImplementedError, match="does not take this call: float32: it takes float16 and bfl"):
             attention(*arrays(jnp.float32)[:3], implementation="cudnn")
 
-    def test_it_is_never_the_default(self, monkeypatch):
+    def test_cudnn_is_never_the_default(self, monkeypatch):
         """Its gradient has other bits run after run. ``explain`` says so."""
         monkeypatch.setattr(cudnn, "capability", lambda: HOPPER)
         explained = explain(*arrays()[:3])

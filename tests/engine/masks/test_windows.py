@@ -158,7 +158,7 @@ def test_offsets_and_lengths_of_each_head(twin, name, arrays):
 
 
 @pytest.mark.law("L4", "spec")
-def test_scores_without_a_batch(arrays):
+def test_a_window_of_each_head_needs_no_batch_axis(arrays):
     query, key, value = (x[0] for x in arrays)
     mask = masks.window(BY_HEAD, 0)
     wanted = attention(query, key, value, mask=by_definition(BY_HEAD, 0, 0)[0])

@@ -271,7 +271,7 @@ class TestHook:
         assert (house.root / "build/native/why_not.txt").read_text() == "ATTENDAX_NATIVE_BUILD was 0\n"
         assert house.asked() == []
 
-    def test_where_nothing_can_be_written(self, house, capsys):
+    def test_a_folder_that_cannot_be_written_builds_no_library(self, house, capsys):
         (house.root / "build/native" / build.REASON).mkdir(parents=True)
         assert house.prepare() == PURE
         assert "without its native library: no C++ compiler" in capsys.readouterr().err
@@ -339,7 +339,7 @@ class TestInterface:
 
     HEADER = (CSRC / "xla_ffi.h").read_text("utf-8")
 
-    def test_it_is_that_of_the_installed_jaxlib(self, accepts):
+    def test_the_ffi_header_is_that_of_the_installed_jaxlib(self, accepts):
         assert len(list(comparisons(self.HEADER))) > 150
         assert accepts(self.HEADER)
 

@@ -243,7 +243,7 @@ def test_short_texts_without_a_bias_are_kept(keys, biased, kept):
     assert ("attendax_hvp" in text, "attendax_tangent" in text) == (kept, keys < 97)
 
 
-def test_where_all_move_it_is_one_call():
+def test_a_gradient_along_all_directions_is_one_native_call():
     """The gradient along its cotangents is no backward of its own."""
     numbers = whole_numbers(SHORT["tiny"], np.float32)
     text = whole("native").lower(*numbers).compile().as_text()
@@ -251,7 +251,7 @@ def test_where_all_move_it_is_one_call():
     assert targets == [1, 0]
 
 
-def test_other_second_derivatives_meet_them():
+def test_other_second_derivatives_agree_with_those_of_tiles():
     """Reverse over forward, reverse over reverse, a batch of directions, and a third derivative."""
     z = SHORT["a folded group"]
     given, moved = arrays(z), arrays(z, seed=1)

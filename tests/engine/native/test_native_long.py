@@ -37,7 +37,7 @@ def test_a_short_call_is_not():
     assert operations(lambda x: attention(x, x, x, implementation="native"), x) < INLINE
 
 
-def test_what_is_counted_changes_no_bit(monkeypatch):
+def test_a_long_call_has_the_bits_of_a_short_one(monkeypatch):
     x = np.random.default_rng(3).normal(size=(1, 4, 1024, 64)).astype(np.float32)
     x[0, 1, 2] = -0.0, *x[0, 1, 2, 1:]
     one = np.asarray(jax.jit(lambda x: attention(x, x, x, implementation="native"))(x))

@@ -106,7 +106,7 @@ def test_l6_one_number_that_is_not_finite_is_found_at_every_size(size, dtype):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("lead", [(), (2,), (1, 3), (2, 1), (1, 1), (2, 1, 3)])
-def test_what_a_product_transposes(rng, lead):
+def test_a_product_of_transposed_operands_is_right(rng, lead):
     """Leading axes are put together for it, and come back; those that are broadcast stay as they are."""
     left, right = rng.normal(size=(*lead, 5, 4)), rng.normal(size=(*lead, 4, 3))
     for turn_left, turn_right in itertools.product((False, True), repeat=2):

@@ -50,7 +50,7 @@ def as_a_key(query, key, value, mask, logits):
 
 
 @pytest.mark.law("L2", "spec")
-def test_it_is_one_more_key_of_value_0(rng):
+def test_a_sink_is_one_more_key_of_value_0(rng):
     qkv = arrays(rng)
     wide, options = as_a_key(*qkv, EMPTY, LOGITS)
     given = {"mask": EMPTY, "score_mod": scores.sink(LOGITS)}

@@ -50,7 +50,7 @@ def is_in_pieces(function, *arrays):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("mask", MASKS)
-def test_it_is_what_the_specification_says(mask, norm):
+def test_a_layer_in_pieces_equals_the_specification(mask, norm):
     """Seven rows two at a time: the last piece has one that is no row of the batch."""
     value, in_full = MASKS[mask]
     attend = block(value, norm=norm)
@@ -97,7 +97,7 @@ DERIVATIVES = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("way", DERIVATIVES)
-def test_every_derivative_is_that_of_the_whole(way, monkeypatch):
+def test_derivatives_of_a_layer_are_not_in_pieces(way, monkeypatch):
     run = DERIVATIVES[way]
     found = quickly(run)(X, PARAMS)
     assert not is_in_pieces(run, X, PARAMS)
@@ -106,7 +106,7 @@ def test_every_derivative_is_that_of_the_whole(way, monkeypatch):
     chex.assert_trees_all_close(found, quickly(run)(X, PARAMS), rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_computed_for_what_does_not_move():
+def test_a_gradient_of_weights_computes_no_tangent_of_the_tokens():
     """The gradient of the weights alone has no product for a tangent of x, which is 0."""
     of_params = jax.jit(jax.grad(loss, 1)).lower(X, PARAMS).compile().cost_analysis()["flops"]
     plain = jax.jit(jax.grad(lambda x, params: (ops.block._at_once(params, x, None, **AT_ONCE)).sum(), 1))
@@ -179,7 +179,7 @@ def test_a_mesh_a_symbolic_length_and_what_becomes_an_array_go_whole():
     np.testing.assert_allclose(found, quickly(block())(X, PARAMS), rtol=1e-5, atol=1e-5)
 
 
-def test_temporaries_are_those_of_a_piece(monkeypatch):
+def test_a_layer_in_pieces_needs_the_memory_of_one_piece(monkeypatch):
     monkeypatch.undo()
     params = jax.eval_shape(
         lambda key: ops.init_encoder_block(key, 384, 12, bias=True, dtype=np.float32), jax.random.key(0)

@@ -33,29 +33,6 @@ MISTAKES = [
         shown_by="is_causal, T = 4, S = 200, offset = 196: keys 128 and later never reach the output.",
     ),
     ByOthers(
-        name="window_tile_dropped_one_key_early",
-        old="""            allowed = allowed if left is None else allowed & (j >= i - left)
-""",
-        new="""            if left is not None and keys.size and keys[-1] <= rows[0] - left:
-                return np.zeros_like(allowed)  # the whole tile lies before the window
-            allowed = allowed if left is None else allowed & (j >= i - left)
-""",
-        why="The test for a tile that lies wholly before the window says <= where it must say <, so the last key of a "
-        "block is lost to the first query of a block.",
-        shown_by="T = S = 130, window = (1, 0): query 128 no longer sees key 127; only left = 1, 129, 257, ... does.",
-    ),
-    ByOthers(
-        name="key_loop_ends_at_the_first_length",
-        old="""            weights, allowed, _ = call.weights(rows, keys, largest, total)
-            out[""",
-        new="""            if key_lengths is not None and keys.size and keys[0] >= key_lengths[0]:
-                break  # nothing but padding from here on
-            weights, allowed, _ = call.weights(rows, keys, largest, total)
-            out[""",
-        why="The loop over key blocks ends at the length of the first row of the batch, for every row of the batch.",
-        shown_by="B = 2, S = 200, key_lengths = [100, 200]: the second row loses its keys from 128 on.",
-    ),
-    ByOthers(
         name="empty_rows_guarded_a_block_at_a_time",
         old="""        largest = np.where(largest == -np.inf, 0, largest)
 """,
@@ -98,18 +75,6 @@ MISTAKES = [
 """,
         why="Causal tiles are remembered between calls by their rows and keys, but not by the offset.",
         shown_by="Two calls of the same shape in one process, first offset = 0, then offset = 3.",
-    ),
-    ByOthers(
-        name="dropout_pattern_repeats_in_every_tile",
-        old="""        return self.kept if self.kept.ndim == 0 else self.kept[..., rows[:, None], keys]
-""",
-        new="""        rows, keys = rows - rows[:1], keys - keys[:1]
-        return self.kept if self.kept.ndim == 0 else self.kept[..., rows[:, None], keys]
-""",
-        why="The kept set is drawn by the position inside the tile (the generator starts afresh in each), so every "
-        "tile has the pattern of the first; forward and backward agree with each other.",
-        shown_by="T = 2, S = 256, equal weights, value = identity, dropout_rate = 0.5: the kept set of keys 128 to 255 "
-        "repeats that of keys 0 to 127.",
     ),
     ByOthers(
         name="positions_in_int32_wrap_around",
@@ -170,15 +135,6 @@ MISTAKES = [
         why="Backward takes the weights as exp(score - lse) from an lse that was stored in float16 or bfloat16.",
         shown_by="bfloat16, query zero and a bias of 200, so every score is exact: lse 201.6 is stored as 202 and all "
         "weights shrink by a third; in float32 nothing changes.",
-    ),
-    ByOthers(
-        name="delta_of_the_tile_instead_of_the_row",
-        old="""            dscores = weights * (dweights - delta)
-""",
-        new="""            dscores = weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))
-""",
-        why="delta is summed over the keys of the current tile instead of over all keys.",
-        shown_by="Any gradient with S = 150, that is more than one key block.",
     ),
     ByOthers(
         name="bias_gradient_of_one_row_overwritten_by_the_next_block",
