@@ -7,9 +7,8 @@ It lies beside the package, not in it: importing the package would import JAX.
 def pytest_addoption(parser):
     """Add the options; the defaults change nothing."""
     group = parser.getgroup("attention", "attention, judged by attendax")
-    path = "attention function, module:function or the name of an adapter: a test for each case (repeatable)"
+    path = "attention function, module:function: a test for each case (repeatable)"
     group.addoption("--attention", action="append", default=[], metavar="module:function", help=path)
-    group.addoption("--attention-adapter", metavar="NAME", help="adapter of those functions, or module:function of one")
     group.addoption("--attention-level", metavar="LEVEL", help="forward, gradient, backward or everything")
     profile = "numbers, robust or law [numbers]"
     group.addoption("--attention-profile", metavar="PROFILE", help=profile)
@@ -18,7 +17,7 @@ def pytest_addoption(parser):
     group.addoption("--attention-budget", type=float, metavar="SECONDS", help=budget)
     only = "a law such as L6, or a part of the names of cases (repeatable)"
     group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)
-    options = "other options of attendax check, in one text: how functions are called, what is asked, and how long"
+    options = "other options of attendax check, in one text: what is asked, what functions mean, and how long"
     group.addoption("--attention-options", default="", metavar="'--claims row-invariance'", help=options)
 
 

@@ -20,6 +20,8 @@ PATHS = {  # of functions that had an adapter
     "mlx": "mlx.core.fast:scaled_dot_product_attention",
 }
 LAYERS = ("equinox", "haiku", "torch-mha", "torch-mha-weights", "onnx-reference", "onnxruntime")  # that had one
+PINNED = "check finds {} out; --contract FILE pins them, {}"
+MEANT = 'check finds it out; --expect "{}" states it of a program or a model'
 SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
     "check --signature": EXEC,
@@ -31,6 +33,15 @@ SUCCESSORS = {  # a command, or a command with an option
     "check --all-models": f"{CLONE} models judges all models",
     "check --adapter": "write a function of the protocol that calls yours (docs/conformance.md)",
     "check --list-adapters": "name a function by its path, module:function",
+    "check --arrays": PINNED.format("the framework", '[called] arrays = "torch"'),
+    "check --layout": PINNED.format("the axes", '[called] layout = "BTND"'),
+    "check --rename": PINNED.format("the keywords", '[keywords] attn_mask = "mask"'),
+    "check --lacks": """a contract file says it, [called] lacks = ["grouped heads"]""",
+    "check --backward": "the function carries its gradients, attention.backward = attention_backward",
+    "check --mask-true": MEANT.format("mask=True drops"),
+    "check --lse-base": MEANT.format("lse=base 2"),
+    **{f"{name} --causal": MEANT.format("causal=aligned to the end") for name in ("check", "judge")},
+    **{f"{name} --empty-rows": MEANT.format("empty=NaN") for name in ("check", "judge")},
     "check --output": "check --json and --markdown write a report",
     "bench": f"{CLONE} bench times attention",
     "search": "docs/examples/nearest_lines.py does it by attendax embed --output and NumPy",
@@ -50,6 +61,8 @@ def successor(argv: Sequence[str]) -> str:
         ''
     """
     command = argv[0] if argv else ""
-    options = [word.partition("=")[0] for word in argv[2:] if word.startswith("-")]
-    names = [command, *(f"{command} {word}" for word in (*argv[1:2], *options))]
+    words = [word.partition("=")[0] for k, word in enumerate(argv) if k == 1 or (k and word.startswith("-"))]
+    names = [command, *(f"{command} {word}" for word in words)]
+    if {"--model", "--layer"}.intersection(word.partition("=")[0] for word in argv):  # have options of their own
+        return ""
     return next((f"{name} left: {SUCCESSORS[name]}" for name in names if name in SUCCESSORS), "")

@@ -43,7 +43,7 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "ops": VALUES | ENGINE | DISPATCH,
     "compat": VALUES | ENGINE | DISPATCH | {"ops"},
     "encoders": VALUES | ENGINE | DISPATCH | {"ops", "spec", "extras", "writing"},
-    "conformance": VALUES | {"spec", "extras", "exits", "legible", "writing"},
+    "conformance": VALUES | {"spec", "extras", "exits", "legible", "successors", "writing"},
     "figures": {"checks", "extras"},
     "learn": {"spec", "exits", "legible", "writing"},
     "": VALUES

@@ -127,8 +127,6 @@ class TestCheck:
             "attendax",
             "check",
             "mine:ends",
-            "--arrays",
-            "numpy",
             "--quiet",
             "--in-process",
         ]

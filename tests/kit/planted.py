@@ -9,7 +9,8 @@ import numpy as np
 
 import right_attention
 import right_blockwise
-from attendax.conformance import CASES, Implementation, check, checking
+from attendax.conformance import CASES, Implementation, checking
+from stated import check
 
 by_law = functools.partial(check, profile="law", budget=0)
 SOURCE = inspect.getsource(right_attention)

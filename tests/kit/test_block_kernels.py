@@ -6,9 +6,9 @@ import sys
 import pytest
 
 import right_kernel
-from attendax.conformance import check
 from mistakes_in_block_kernels import MISTAKES
 from planted import planted
+from stated import check
 
 SEEDS = 3
 CAUGHT, NAMED = 36, 28  # of 40

@@ -22,7 +22,7 @@ def attention(query, key, value):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ value
 """
-SOME = "--only 'width 1' --level forward --arrays numpy --budget 0 --seed 0"
+SOME = "--only 'width 1' --level forward --budget 0 --seed 0"
 
 
 def test_the_line_of_the_page_judges_each_file(tmp_path):

@@ -37,6 +37,10 @@ def ahead(q, k, v, causal=False):
     return attention(q, k, v, causal, 1)
 
 
+def shifted(q, k, v, causal=False):
+    return attention(q, k, v, causal) + 0.01 * v[:, :1, :1, :1]
+
+
 def unscaled(q, k, v):
     return attention(q * q.shape[-1] ** 0.5, k, v)
 
@@ -85,6 +89,28 @@ def waits(q, k, v):
     import time
 
     time.sleep(1e6)
+"""
+CARRIES = """
+
+
+def by_hand(query, key, value):
+    return softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5) @ value
+
+
+def backward(grad_output, query, key, value, times=1):
+    scale = query.shape[-1] ** -0.5
+    p = softmax(query @ key.swapaxes(-1, -2) * scale)
+    dp = grad_output @ value.swapaxes(-1, -2)
+    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * scale * times
+    return ds @ key, ds.swapaxes(-1, -2) @ query, p.swapaxes(-1, -2) @ grad_output
+
+
+def wrong(query, key, value):
+    return by_hand(query, key, value)
+
+
+by_hand.backward = backward
+wrong.backward = lambda *arrays: backward(*arrays, times=2)
 """
 FORWARD = {"level": "forward", "seed": 7, "budget": 0, "only": ["plain", "L4", "scale"]}
 
@@ -195,11 +221,28 @@ def test_a_script_calls_the_function_in_its_own_way(here, capsys):
     assert "def adapted(query, key, value, *, is_causal=False):" in capsys.readouterr().out
 
 
-def test_what_is_settled_of_a_function_that_is_not_described_is_refused(here, capsys):
-    status, said = run(capsys, "right", "--arrays", "numpy", "--expect", "scale=1")
-    assert (status, "--expect is of a function that is described first" in said) == (2, True)
-    with pytest.raises(ValueError, match="described first"):
-        check("contract.in_numpy:btnd", arrays="numpy", ignore=["scale"], **FORWARD)
+def test_ignore_is_of_a_function_that_is_described():
+    with pytest.raises(ValueError, match="ignore is of a Python function"):
+        check("exec:true", ignore=["scale"], **FORWARD)
+
+
+def test_a_contract_file_says_how_a_broken_function_is_called(here, capsys):
+    """No formula gives its results, so nothing but the file says in which layout they are wrong."""
+    text = '[called]\nlayout = "BTND"\nlacks = ["grouped heads"]\n\n[keywords]\ncausal = "is_causal"\n'
+    (here / "broken.toml").write_text(text + '\n[means]\ncausal = "aligned to the end"\nempty = "NaN"\n', "utf-8")
+    status, said = run(capsys, "shifted", "--contract", "broken.toml", "--json", "report.json")
+    assert (status, "How it is called (as its contract file says)" in said) == (1, True)
+    report = json.loads((here / "report.json").read_text("utf-8"))
+    assert report["counts"].keys() == {"wrong", "NaN", "not offered"}, report["counts"]
+    assert run(capsys, "shifted")[1].count("Nothing was judged") == 1
+
+
+def test_a_function_carries_its_gradients(here, monkeypatch):
+    monkeypatch.syspath_prepend(str(here))
+    (here / "carries.py").write_text(MINE + CARRIES, "utf-8")
+    given = {"only": ["gradient: plain"], "seed": 7, "budget": 0}
+    assert check("carries:by_hand", **given).counts() == {"ok": 1}
+    assert check("carries:wrong", **given).counts() == {"wrong": 1}
 
 
 def test_a_contract_file_pins_it(here, capsys):
@@ -243,7 +286,8 @@ def test_in_python():
     assert "  arrays    query, key, value as (B, T, N, D)" in report.called
     assert check("contract.in_numpy:flat_noroot", **FORWARD).unsettled
     assert check("contract.in_numpy:flat_noroot", expect={"scale": "1/D"}, **FORWARD).ok
-    assert not check("contract.in_numpy:btnd", arrays="numpy", **FORWARD).ok  # it is said how it is called
+    with pytest.raises(TypeError, match="check: arrays left: check finds the framework out"):
+        check("contract.in_numpy:btnd", arrays="numpy", **FORWARD)
 
 
 @pytest.mark.parametrize("name", ["flax_unscaled", "jaxnn"])

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import right_attention
-from attendax.conformance import check
 from attendax.conformance.report import Report
 from libraries import SCRIPTS, main, matrix
+from stated import check
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 

@@ -21,6 +21,7 @@ from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
 from libraries import ADAPTERS, implementation
 from planted import by_law
+from stated import check
 
 LAWS = {f"L{k}" for k in range(1, 18)}
 KIT = Path(checking.__file__).parent
@@ -116,44 +117,21 @@ def formula(q, k, v, mask=None):
     return jax.nn.softmax(scores) @ v
 
 
-def tnd(query, key, value, *, attn_mask=None):
-    """(T, N, D); True = may not look."""
-    heads = (x.swapaxes(0, 1) for x in (query, key, value))
-    return formula(*heads, None if attn_mask is None else ~attn_mask).swapaxes(0, 1)
-
-
-LAYOUTS = {
-    "BTNH": lambda q, k, v, *, mask=None: formula(*(x.swapaxes(1, 2) for x in (q, k, v)), mask).swapaxes(1, 2),
-    "NTD": formula,
-    "TD": formula,
-}
 MASKED = ["mask (T, S)", "mask (B, N", "mask (1, N", "mask (1, S)", "plain"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_other_layouts(layout):
-    report = by_law(LAYOUTS[layout], layout=layout, only=MASKED)
-    assert report.ok, report.failures
-    assert report.counts()["ok"] >= 10
-
-
-@pytest.mark.slow
-def test_other_names_and_the_other_meaning_of_true():
-    given = {"layout": "TND", "names": {"mask": "attn_mask"}}
-    assert by_law(tnd, mask_true="drop", only=MASKED, **given).ok
-    report = by_law(tnd, mask_true="attend", only=["mask (T, S)"], level="forward", seed=0, **given)
-    verdicts = {outcome.case.name: outcome.verdict for outcome in report.cases}
-    assert verdicts["mask (T, S)"] is Verdict.NAN  # the rest is empty for some query
-
-
 def test_an_lse_of_base_2():
+    """It is described; of what is not, ``expect`` says so."""
+
     def with_lse(query, key, value, *, return_lse=False):
         out, lse = right_attention.attend(query, key, value, return_lse=True)
         return (out, lse / np.float32(np.log(2))) if return_lse else out
 
-    assert by_law(with_lse, arrays="numpy", lse_base=2, only=["lse, grouped heads"], level="forward").ok
-    assert not by_law(with_lse, arrays="numpy", only=["lse, grouped heads"], level="forward").ok
+    given = {"only": ["lse, grouped heads"], "level": "forward"}
+    assert by_law(with_lse, **given).ok
+    made = Implementation(with_lse, "with_lse", "numpy")
+    assert not by_law(made, **given).ok
+    assert by_law(made, expect={"lse": "base 2"}, **given).ok
 
 
 @pytest.mark.parametrize("arrays", ["numpy", "jax"])
@@ -197,7 +175,7 @@ def test_a_declared_causal_end_is_required():
     report = by_law(right_attention.attend, only=ALIGNED, **given)
     assert report.counts().keys() == {"wrong"}
     assert [(x.name, x.remedy) for x in report.causes] == [
-        ("causal is aligned to the start of the keys", "--causal start")
+        ("causal is aligned to the start of the keys", '--expect "causal=aligned to the start"')
     ]
     assert by_law(right_attention.attend, only=["causal"], level="forward", sizes={"T": 8, "S": 8}, **given).ok
 
@@ -210,7 +188,10 @@ def test_a_single_query_that_sees_all_keys_is_a_convention_of_its_own():
     given = {"arrays": "numpy", "only": ["causal, one query", *ALIGNED], "level": "forward"}
     report = by_law(decoding, **given)
     assert [(x.name, x.remedy) for x in report.causes] == [
-        ("a single query (T = 1) sees all keys: causal is left out there", "--causal decode")
+        (
+            "a single query (T = 1) sees all keys: causal is left out there",
+            '--expect "causal=aligned to the start, and a single query sees all"',
+        )
     ]
     assert by_law(decoding, causal="decode", **given).counts() == {"ok": 2, "differs by convention": 1}
     for fn, declared in ((decoding, "end"), (right_attention.attend, "decode"), (causal_to_the_end, "decode")):
@@ -452,7 +433,7 @@ def test_a_masked_weight_that_dropout_keeps_has_words_of_its_own():
         return right_attention.attend(query, key, value, mask=mask, dropout_rate=dropout_rate, dropout_rng=dropout_rng)
 
     names = [c.name for c in CASES if c.judge == "dropped" and "mask=" in c.call and c.level == "forward"]
-    report = checking.check(attend, arrays="numpy", only=names, seed=0, budget=0, in_process=True)
+    report = check(attend, arrays="numpy", only=names, seed=0, budget=0, in_process=True)
     assert names
     assert {outcome.finding.message.partition(":")[0] for outcome in report.failures} == {
         "what no query looks at is kept"
@@ -476,8 +457,8 @@ def test_one_array_stays_one_in_another_layout(arrays):
             q, k, v, is_causal=causal
         ),
     }
-    given = {"arrays": arrays, "layout": "BTND", "seed": 0, "budget": 0, "in_process": True, "repeat": 1}
-    report = checking.check(attend, only=["one array for query, key and value"], **given)
+    given = {"seed": 0, "budget": 0, "in_process": True, "repeat": 1}
+    report = check(attend, only=["one array for query, key and value"], **given)
     assert report.ok
     assert report.counts() == {"ok": 2} if arrays == "torch" else {"ok": 1, "not offered": 1}
     assert (True, True) in seen
@@ -485,8 +466,6 @@ def test_one_array_stays_one_in_another_layout(arrays):
 
 def test_a_case_of_the_ladder_is_asked_by_its_name():
     name = "ladder: key lengths and lse, normal, every second token, B=2 N=4 G=2 T=80 S=100 D=48 V=32"
-    report = checking.check(
-        right_attention.attend, arrays="numpy", only=[name], profile="numbers", seed=0, in_process=True
-    )
+    report = check(right_attention.attend, arrays="numpy", only=[name], profile="numbers", seed=0, in_process=True)
     assert [outcome.case.name for outcome in report.cases] == [name]
     assert report.ok

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax.conformance import CASES, Verdict, check
+from attendax.conformance import CASES, Verdict
 from attendax.conformance.adapters.implementation import explains, matches
 from attendax.conformance.cases import choose, ladder
 from attendax.conformance.cases.how import How
@@ -16,6 +16,7 @@ from attendax.conformance.judge.verdicts import Finding
 from attendax.conformance.report.outcomes import SCHEMA_VERSION
 from attendax.conformance.report.summary import summary
 from libraries import ADAPTERS, DOCUMENTED, KNOWN, SCRIPTS, implementation
+from stated import check
 
 NAMES = {case.name: case for case in CASES}
 

@@ -16,6 +16,7 @@ from attendax import cli
 from attendax.conformance import Verdict, checking
 from attendax.conformance.cases import named
 from planted import by_law
+from stated import check
 
 BASE = 0.5
 
@@ -145,7 +146,7 @@ def test_a_function_that_prints_does_not_spoil_the_json(tmp_path, monkeypatch, c
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert cli.main(["check", "chatty_attention:attend", "--arrays", "numpy", "--only", "plain", "--json", "-"]) in (
+    assert cli.main(["check", "chatty_attention:attend", "--only", "plain", "--json", "-"]) in (
         0,
         1,
     )
@@ -153,10 +154,11 @@ def test_a_function_that_prints_does_not_spoil_the_json(tmp_path, monkeypatch, c
 
 
 def test_an_unknown_setting_is_refused_before_anything_is_tried():
-    with pytest.raises(TypeError, match="unexpected setting 'layuot'"):
+    with pytest.raises(TypeError, match="check: 'layuot' is not a setting"):
         by_law(formula, layuot="BTNH")
-    with pytest.raises(ValueError, match="layout got 'bthd'"):
-        by_law(formula, layout="bthd")
+    for name, successor in (("layout", "layout = "), ("names", r"\[keywords\]"), ("lse_base", "lse=base 2")):
+        with pytest.raises(TypeError, match=f"check: {name} left: check finds .*{successor}"):
+            by_law(formula, **{name: "bthd"})
 
 
 def test_parameters_that_are_never_given_are_named():
@@ -236,9 +238,7 @@ def test_a_function_that_only_seems_to_take_any_keyword():
     def any_keyword(*arrays, **options):
         return of_a_mask(*arrays, **options)
 
-    report = checking.check(
-        any_keyword, arrays="numpy", level="forward", only=["causal", "mask (T, S)", "dropout: share"]
-    )
+    report = check(any_keyword, arrays="numpy", level="forward", only=["causal", "mask (T, S)", "dropout: share"])
     assert report.ok, [outcome.told() for outcome in report.failures]
     assert {outcome.case.name for outcome in report.cases if outcome.verdict is Verdict.OK} >= {"mask (T, S)"}
     assert {outcome.verdict for outcome in report.cases if "is_causal" in outcome.case.call} == {Verdict.NOT_OFFERED}
@@ -266,5 +266,5 @@ def test_what_raises_on_guessed_arrays_names_the_option():
         return right_attention.attend(query, key, value)
 
     given = dict(only=["mask (T, S)"], level="forward", in_process=True)
-    assert "--arrays torch" in by_law(attend, **given).causes[0].remedy
-    assert "--arrays" not in by_law(attend, arrays="numpy", **given).causes[0].remedy
+    assert 'arrays = "torch" in a contract file' in by_law(attend, **given).causes[0].remedy
+    assert "contract" not in by_law(attend, arrays="numpy", **given).causes[0].remedy

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 import right_attention
-from attendax.conformance import CASES, Verdict, check
+from attendax.conformance import CASES, Verdict
 from places import PYTHONPATH
+from stated import check
 
 FIRST_ORDER = [case.name for case in CASES if "sinks=" in case.call and case.level != "everything"]
 LAST = "gradient: sinks, masked"

@@ -9,12 +9,13 @@ import sys
 import numpy as np
 import pytest
 
-from attendax.conformance import CASES, Finding, Outcome, Report, Verdict, check
+from attendax.conformance import CASES, Finding, Outcome, Report, Verdict
 from attendax.conformance.report.markdown import markdown
 from attendax.conformance.report.outcome import times
 from attendax.conformance.report.summary import terminal
 from places import ROOT
 from planted import by_law
+from stated import check
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

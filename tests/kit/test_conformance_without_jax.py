@@ -27,7 +27,7 @@ def run(code):
 def test_a_function_of_numpy():
     code = f"""
 import sys, right_attention
-from attendax.conformance import check
+from stated import check
 right = check(right_attention.attend, backward=right_attention.backward, profile="law", only={ONLY}, arrays="numpy")
 assert right.ok and right.counts()["ok"] > 10, right.counts()
 def wrong(query, key, value):
@@ -41,7 +41,7 @@ print("jax" in sys.modules)
 
 def test_a_function_of_any_arrays_is_judged_with_those_that_are_imported():
     code = """
-from attendax.conformance import check
+from stated import check
 def attend(query, key, value):
     scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
     powers = 2.718281828459045 ** (scores - scores.max(-1, keepdims=True))
@@ -71,7 +71,7 @@ def test_a_function_of_torch():
     pytest.importorskip("torch")
     code = f"""
 import sys, torch
-from attendax.conformance import check
+from stated import check
 def attend(query, key, value, *, mask=None, return_lse=False, scale=None):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = query @ key.transpose(-1, -2) * scale

@@ -9,12 +9,13 @@ import pytest
 
 import right_attention
 from attendax.cli import main
-from attendax.conformance import CASES, Case, Finding, Outcome, Report, Verdict, check
+from attendax.conformance import CASES, Case, Finding, Outcome, Report, Verdict
 from attendax.conformance.cases import CLAIMS
 from attendax.conformance.cases.kinds import KINDS, kinds_of
 from attendax.conformance.worker.calling import Failed
 from libraries import SPEC
 from places import ROOT
+from stated import check
 
 BY_NAME = {case.name: case for case in CASES}
 FEW = {"arrays": "numpy", "only": ["mask (T", "mask (B, N", "lse, masked"], "level": "gradient", "in_process": True}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax import conformance
+import stated
 from attendax.conformance.diagnoses.causes import folded
 from attendax.conformance.report.outcomes import Cause, Harm
 from planted_functions import PLANTED, at_the_end, of_the_sum, of_width, tf32, wrong
 
 # At small sizes every cause shows; another process would import this module, and JAX with it, for each function.
-check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
+check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_a_call_that_raises_names_what_is_not_offered():
         return np.einsum("bntd,bnsd,bnse->bnte", query, key, value) * 0 + right_attention.attend(query, key, value)
 
     report = check(attend, arrays="numpy", only=["grouped heads"], level="forward", profile="law")
-    assert {cause.remedy for cause in report.causes} == {'--lacks "grouped heads"'}
+    assert {cause.remedy for cause in report.causes} == {'lacks = ["grouped heads"] in a contract file'}
     assert check(attend, arrays="numpy", only=["grouped heads"], level="forward").counts().keys() == {"not offered"}
 
 
@@ -125,7 +125,7 @@ def test_what_is_not_deterministic_can_be_said():
     report = check(attend, **given)
     assert "leak" in report.counts()
     assert [(cause.name, cause.remedy) for cause in report.causes] == [
-        ("the same call gives other bits the next time", '--lacks "determinism"')
+        ("the same call gives other bits the next time", 'lacks = ["determinism"] in a contract file')
     ]
     assert check(attend, lacks=["determinism"], **given).counts() == {"ok": 1, "not offered": 1}
 
@@ -247,6 +247,12 @@ def test_two_mistakes_are_two_causes():
     }
 
 
+def packs(folder, arrays):
+    """A contract file."""
+    (folder / "packs.toml").write_text(f'[called]\narrays = "{arrays}"\nlayout = "(BT)ND"\n')
+    return str(folder / "packs.toml")
+
+
 def packed(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=False, ends=True):
     """(tokens, N, D), in torch and JAX; without ``ends`` every sequence is thought to have the largest length."""
     xp = jnp if isinstance(query, jax.Array) else __import__("torch")
@@ -268,10 +274,10 @@ def packed(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_s
 
 
 @pytest.mark.parametrize("arrays", ["jax", "torch"])
-def test_packed_sequences(arrays):
+def test_packed_sequences(arrays, tmp_path):
     """They are of different lengths, so that a function that counts on one length is wrong."""
     pytest.importorskip(arrays)
-    given = {"arrays": arrays, "layout": "packed", "only": ["causal, fewer queries"]}
+    given = {"contract": packs(tmp_path, arrays), "only": ["causal, fewer queries"]}
     assert check(packed, **given).counts() == {"ok": 2}  # and its gradient
     assert not check(functools.partial(packed, ends=False), **given, level="forward").ok
 
@@ -285,7 +291,7 @@ def test_packed_sequences(arrays):
     ],
     ids=["before", "behind", "of queries"],
 )
-def test_a_mistake_in_packed_sequences_is_named(keys, words):
+def test_a_mistake_in_packed_sequences_is_named(keys, words, tmp_path):
     def attend(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
         rows = (cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:])
         parts = []
@@ -295,7 +301,7 @@ def test_a_mistake_in_packed_sequences_is_named(keys, words):
             parts.append(right_attention.attend(*arrays).swapaxes(0, 1))
         return np.concatenate(parts)
 
-    report = check(attend, arrays="numpy", layout="packed", only=["plain", "width"], level="forward")
+    report = check(attend, contract=packs(tmp_path, "numpy"), only=["plain", "width"], level="forward")
     assert [cause.name for cause in report.causes] == [words]
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 import dying
-from attendax.conformance import Verdict, check
+from attendax.conformance import Verdict
 from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How
 from attendax.conformance.diagnoses import diagnosed, first_look
@@ -14,6 +14,7 @@ from attendax.conformance.run.clock import FIRST, LEAST, TIMES, Clock, Patience
 from attendax.conformance.run.run import Run, Telling, judge
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
+from stated import check
 
 REASON = "softmax runs over the queries"
 PLAIN = ("plain", "scale given", "mask (T, S)", "one key", "gradient: plain")

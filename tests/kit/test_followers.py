@@ -5,11 +5,11 @@ import functools
 import numpy as np
 
 import right_attention
-from attendax import conformance
+import stated
 from attendax.conformance.diagnoses.causes import folded
 from attendax.conformance.report.outcomes import Cause, Harm
 
-check = functools.partial(conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward")
+check = functools.partial(stated.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward")
 TILED = "key heads are tiled (n % G) instead of blocked (n // (N // G))"
 
 

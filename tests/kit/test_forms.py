@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax import conformance
+import stated
 from attendax.conformance.against import comparing, diff, remote
 from attendax.conformance.against import report as against
 from attendax.conformance.cases import CASES
@@ -19,7 +19,7 @@ from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TA
 from attendax.conformance.diagnoses.unexplained import LEAKS, ONLY
 from attendax.conformance.report.outcomes import Harm
 
-check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
+check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
 KEPT = ("value", "held", "merged")  # judges of numbers
 SMALL = [
     case for case in CASES

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax.conformance import CASES, Verdict, check
+from attendax.conformance import CASES, Verdict
 from attendax.conformance.cases import at_sizes, choose
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.kinds import GRADIENTS, directed
@@ -16,6 +16,7 @@ from attendax.conformance.cases.square import FORMS, Form
 from attendax.conformance.checking import judge
 from attendax.conformance.judge.asking import as_found, as_taken, can_be_asked
 from attendax.conformance.worker.place import here as implement
+from stated import check
 
 BY_NAME = {case.name: case for case in CASES}
 

@@ -10,7 +10,7 @@ import pytest
 import mistakes_in_sizes
 import right_attention
 from attendax import spec
-from attendax.conformance import CASES, Implementation, Verdict, check
+from attendax.conformance import CASES, Implementation, Verdict
 from attendax.conformance.cases import LEVELS, ladder, named, pool
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import LEAST, MOST_PAIRS
@@ -23,6 +23,7 @@ from attendax.conformance.judge.judges import compared
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
 from libraries import implementation
+from stated import check
 
 WHOLE = 50  # draws
 

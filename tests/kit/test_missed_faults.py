@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax import conformance
+import stated
 from attendax.conformance import CASES, Implementation, Verdict, checking
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import ladder
@@ -109,7 +109,7 @@ def test_a_mask_of_the_first_head_is_named(part, words):
 
     only = "mask (B, N, T, S)", "mask (B, N, 1, S)", "mask with grouped heads"
     given = dict(arrays="numpy", seed=0, budget=0, in_process=True, level="forward", repeat=1)
-    causes = conformance.check(attend, only=only, **given).causes
+    causes = stated.check(attend, only=only, **given).causes
     assert [cause.name for cause in causes] == [f"{words} gets the mask of the first"]
 
 

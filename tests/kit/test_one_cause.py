@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax import conformance
+import stated
 from attendax.conformance.diagnoses import by_running
 from attendax.conformance.report.summary import summary
 
-check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
+check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
 
 
 def in_torch(query, key, value, *, return_lse=False):
@@ -43,7 +43,7 @@ def in_base_2(query, key, value, *, return_lse=False):
 def test_gradients_of_an_lse_in_base_2_have_that_reason(only):
     pytest.importorskip("torch")
     report = check(in_base_2, arrays="torch", only=only)
-    assert [(cause.name, cause.remedy) for cause in report.causes] == [("lse is in base 2", "--lse-base 2")]
+    assert [(cause.name, cause.remedy) for cause in report.causes] == [("lse is in base 2", '--expect "lse=base 2"')]
 
 
 def odd_with_a_mask_or_a_bias(query, key, value, *, mask=None, bias=None):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax.conformance import Report, Verdict, check
+from attendax.conformance import Report, Verdict
 from attendax.conformance.adapters.implementation import Implementation
 from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How, forever
@@ -15,6 +15,7 @@ from attendax.conformance.report.outcomes import Cause, Harm, Outcome
 from attendax.conformance.report.summary import _told, summary
 from attendax.conformance.run.run import judge
 from planted_functions import of_the_sum
+from stated import check
 
 TILED = "key heads are tiled (n % G) instead of blocked (n // (N // G))"
 DTYPES = "float16", "bfloat16"

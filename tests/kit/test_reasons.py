@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax import conformance
+import stated
 from attendax.conformance.diagnoses import by_running
 from attendax.conformance.diagnoses.by_running import RACE
 from attendax.conformance.judge.verdicts import WITHOUT, Verdict
 from attendax.conformance.report.outcomes import Harm
 
-check = functools.partial(conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward")
+check = functools.partial(stated.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward")
 
 
 def causes(fn, **how):
@@ -212,7 +212,7 @@ def values_lose_their_gradient(query, key, value, **options):
 
 
 def test_a_gradient_of_zeros_is_called_so():
-    report = conformance.check(
+    report = stated.check(
         values_lose_their_gradient, arrays="jax", level="gradient", only=["gradient: plain"], seed=0, budget=0,
         in_process=True,
     )  # fmt: skip

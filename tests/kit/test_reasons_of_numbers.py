@@ -8,6 +8,7 @@ import pytest
 
 import planted
 import right_attention
+import stated
 from attendax import conformance
 from attendax.conformance import CASES, Implementation
 from attendax.conformance.cases import named
@@ -69,7 +70,7 @@ def with_gradients(change):
     def backward(cotangent, query, key, value, **options):
         return change(right_attention.backward(cotangent, query, key, value, **options), len(query), options)
 
-    return functools.partial(conformance.check, right_attention.attend, backward=backward, seed=0, budget=0,
+    return functools.partial(stated.check, right_attention.attend, backward=backward, seed=0, budget=0,
                              in_process=True, arrays="numpy", level="backward")  # fmt: skip
 
 

@@ -6,12 +6,13 @@ import random
 import numpy as np
 import pytest
 
-from attendax.conformance import CASES, Verdict, assert_conforms, check
+from attendax.conformance import CASES, Verdict, assert_conforms
 from attendax.conformance.cases.how import How, forever
 from attendax.conformance.checking import judge
 from attendax.conformance.run.run import repeated
 from attendax.conformance.worker import place
 from dying import right
+from stated import check
 
 SOME = {"only": ["plain", "one query", "width 1", "more queries"], "level": "forward", "arrays": "numpy"}
 
@@ -127,7 +128,7 @@ def off(query, key, value):
 
 def test_an_assertion_tells_its_seed():
     with pytest.raises(AssertionError, match=r"\(seed \d+\)"):
-        assert_conforms(off, CASES[0], arrays="numpy")
+        assert_conforms(off, CASES[0])
 
 
 def test_a_seed_is_a_number():

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import conformance
+import stated
 from attendax.conformance.diagnoses.by_numbers import ROUNDED
 from attendax.conformance.report.outcomes import Harm
 from libraries import implementation
 
-check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
+check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
 
 
 @pytest.fixture(autouse=True)

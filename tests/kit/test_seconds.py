@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import dying
-from attendax.conformance import CASES, Verdict, check
+from attendax.conformance import CASES, Verdict
 from attendax.conformance.cases import how
 from attendax.conformance.cases.how import How
 from attendax.conformance.command.output import Line
@@ -26,6 +26,7 @@ from attendax.conformance.run.run import Run, Telling
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
 from places import PYTHONPATH
+from stated import check
 
 NOTHING = place.implement(dying.right, arrays="numpy", in_process=True)
 
@@ -245,7 +246,7 @@ def test_a_fault_of_torch_needs_no_torch_in_the_judge():
     pytest.importorskip("torch")
     code = """
 import sys
-from attendax.conformance import check
+from stated import check
 report = check("test_seconds:of_torch", only=["plain"], level="forward", seed=0, arrays="torch")
 assert report.failures and report.failures[0].reproduction
 assert "torch" not in sys.modules and "jax" not in sys.modules
@@ -353,7 +354,7 @@ def test_a_terminal_sees_life_and_the_first_fault_soon(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "arguments"),
-    [(LONG, ()), (DOUBLED, ()), (COMPILED, ("--arrays", "jax")), (LATE, ("--budget", "20")), (HANGS, ())],
+    [(LONG, ()), (DOUBLED, ()), (COMPILED, ()), (LATE, ("--budget", "20")), (HANGS, ())],
     ids=["right", "wrong", "compiled", "imported late", "hangs"],
 )
 def test_a_terminal_shows_something_every_five_seconds(text, arguments, tmp_path):

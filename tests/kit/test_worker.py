@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import dying
-from attendax.conformance import CASES, Verdict, check, protocol
+from attendax.conformance import CASES, Verdict, protocol
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import asked, subject_of
 from attendax.conformance.worker.child import Child
 from attendax.conformance.worker.errors import Failed, NoNumbers, answered
 from libraries import implementation
 from places import PYTHONPATH
+from stated import check
 
 ASKED = {"only": ["scale given", "width 1"], "level": "forward", "seed": 0}
 LAST = "width 1"  # judged after the fault
@@ -251,7 +252,7 @@ def test_verdicts_that_fail():
 class TestCommand:
     """What is written when a function dies, and how the command and the plugin of pytest end."""
 
-    GIVEN = ("--only", "scale given", "--level", "forward", "--arrays", "numpy", "--budget", "0", "--seed", "0")
+    GIVEN = ("--only", "scale given", "--level", "forward", "--budget", "0", "--seed", "0")
 
     def environment(self):
         return os.environ | {"PYTHONPATH": PYTHONPATH}

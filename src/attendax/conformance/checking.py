@@ -5,13 +5,15 @@ import unittest
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from attendax.successors import SUCCESSORS
+
 from .adapters.implementation import Implementation
 from .cases import CASES as CASES
 from .cases import CLAIMS as CLAIMS
 from .cases import Case
 from .cases.how import How, drawn
 from .contract.describing import NoFormula
-from .contract.understanding import Settled, Understood, is_described, understood
+from .contract.understanding import Settled, Understood, understood
 from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
 from .report import Report
@@ -20,33 +22,30 @@ from .run.clock import Clock
 from .run.run import Run, Telling
 from .run.run import judge as judge
 from .worker.calling import subject_of
-from .worker.place import DECLARED, LAYOUT, implement, path_in_other_process
+from .worker.place import implement
 
 NOTHING = Settled()
-CALLED = (*LAYOUT, *DECLARED)  # settings that say how a function is called, and what it means
+CALLED_THERE = {"names": "rename"}  # settings by the names of their options
 
 
 def check(
-    fn: Any, *, name: str | None = None, arrays: str | None = None,
-    backward: Callable[..., Any] | None = None, only: Iterable[str] | None = (), level: str = "everything",
+    fn: Any, *, name: str | None = None, only: Iterable[str] | None = (), level: str = "everything",
     profile: str = "numbers", dtype: str = "float32", seed: int | None = None, sizes: Mapping[str, int] | None = None,
     precision: str = "highest", budget: float | None = None, thorough: bool = False, known_failures: str | None = None,
     require: Iterable[str] = (), claims: Iterable[str] = (), progress: Callable[[int, int, Case], None] | None = None,
     timeout: float | None = None, total_timeout: float | None = None, repeat: int | None = None,
     in_process: bool = False, contract: str | None = None, expect: Mapping[str, str] | None = None,
-    ignore: Iterable[str] = (), **settings: Any,
+    ignore: Iterable[str] = (), device: str | None = None, **left: Any,
 ) -> Report:  # fmt: skip
     """Judge an attention function, law by law, gradients included.
 
-    Unless it is said how it is called, a function is described first, as by ``describe``: it is called in its own way,
-    and judged by its own conventions.
+    A function is described first, as by ``describe``: it is called in its own way, and judged by its own conventions.
 
     Args:
         fn: the function, as the docstring of ``attendax.conformance`` has it; or its path "module:function"; or that of
-            a program, "exec:./prog {case}"; or an ``Implementation``, or its path.
-        backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
-            value, bias and sinks in this order, of those given; NumPy has no others, JAX and torch take them in
-            place of their own.
+            a program, "exec:./prog {case}"; or an ``Implementation``, or its path. A function may carry its gradients:
+            ``fn.backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives those of query, key, value,
+            bias and sinks, as far as they are given.
         only: laws ("L6"), parts of the names of cases, and keywords that are in no name ("offset"); all unless given.
         level: "forward", "gradient" (and forward) or "everything"; "backward" is the gradients alone.
         profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
@@ -58,15 +57,15 @@ def check(
             neighbours, more tokens behind it, or the other queries of the call.
         progress: is told index, number and case before each.
         contract: a file that says what it means, as ``attendax describe --save`` writes it: each difference is a fault.
-        expect: unusual meanings that are meant, {"scale": "1"}.
+            If calls do not tell how the function is called, it is called as the file says.
+        expect: unusual meanings that are meant, {"scale": "1"}; of what is not described, all its conventions.
         ignore: parameters of which no meaning is known.
         in_process: call the function in this process, for a debugger. Else it is called in another, which knows
             neither what is right nor the seed; but a function that no other process can import is called in this one.
-        name, arrays, dtype, seed, sizes, precision, thorough, known_failures, require: as ``attendax check --help`` has
-            them; ``sizes`` is a mapping, ``name`` the report's.
-        timeout, total_timeout, repeat: as that help has them.
-        **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; and of a function ``layout``, ``names``
-            (``--rename``, a mapping), ``mask_true``, ``lse_base``, as that help has them.
+        name, dtype, seed, sizes, precision, thorough, known_failures, require: as ``attendax check --help`` has them;
+            ``sizes`` is a mapping, ``name`` the report's.
+        timeout, total_timeout, repeat, device: as that help has them.
+        **left: settings of an earlier version; the error says what replaces them.
 
     Returns:
         ``Report``.
@@ -77,32 +76,27 @@ def check(
 
     Example:
         >>> from attendax import spec
-        >>> check(spec.attention, arrays="numpy", only=["scale given"], level="forward").ok
+        >>> check(spec.attention, ignore=["score_mod"], only=["scale given"], level="forward").ok
         True
     """
     how = How(
         drawn(seed), dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout, repeat,
         budget, tuple(claims), thorough,
     ).checked()  # fmt: skip
+    refuse_left("check", left)
     settled = Settled.by(expect or {}, tuple(ignore), contract or "")
-    settings |= {"name": name, "arrays": arrays, "backward": backward, "in_process": in_process}
-    make, keep = functools.partial(implement, fn, **settings), isinstance(fn, Implementation)
-    describe = describing(fn, settings, settled)
-    return judged(
-        make, how, only, level, known_failures, Telling(progress), keep=keep, describe=describe, settled=settled
-    )
+    make = functools.partial(implement, fn, name=name, device=device, in_process=in_process)
+    describe = functools.partial(understood, fn, settled, in_process=in_process)
+    more: dict[str, Any] = {"keep": isinstance(fn, Implementation), "settled": settled, "describe": describe}
+    return judged(make, how, only, level, known_failures, Telling(progress), **more)
 
 
-def describing(fn: Any, settings: Mapping[str, Any], settled: Settled = NOTHING) -> Callable[[], Understood | None]:
-    """A function that describes one, or gives None if the settings say how it is called."""
-    told = any(settings.get(name) is not None for name in ("arrays", *CALLED))
-    if told or not is_described(fn):
-        if settled != NOTHING:
-            raise ValueError("check: contract, expect and ignore are of a function that is described first")
-        return lambda: None
-    backward = settings.get("backward")
-    here = settings["in_process"] or not (backward is None or path_in_other_process(backward, "backward")[0])
-    return functools.partial(understood, fn, in_process=here)
+def refuse_left(name: str, settings: Iterable[str]) -> None:
+    """Raise an error for settings that left, or that there never were."""
+    for setting in settings:
+        successor = SUCCESSORS.get(f"check --{CALLED_THERE.get(setting, setting).replace('_', '-')}")
+        said = f"{setting} left: {successor}" if successor else f"{setting!r} is not a setting"
+        raise TypeError(f"{name}: {said}")
 
 
 def judged(
@@ -126,7 +120,7 @@ def judged(
     try:
         if found:
             settled.refuse_unknown(found.names)
-        made = make(how=how._replace(left=clock.left), **(found.settings() if found else {}))
+        made = make(how=how._replace(left=clock.left), **settled.settings(found))
     except BaseException:
         if found:
             found.subject.close()
@@ -156,7 +150,7 @@ def assert_conforms(
         profile: how much rounding is allowed, and whether every trait is asked, as of ``check``.
         claims: as of ``check``.
         in_process: as of ``check``.
-        **settings: ``name``, ``arrays``, ``backward`` and the other settings of ``check``.
+        **settings: ``name``, ``contract``, ``expect`` and ``device``, as of ``check``.
 
     Returns:
         The finding: ok, or differs by a convention that is declared.
@@ -175,6 +169,7 @@ def assert_conforms(
         ...     assert_conforms(spec.attention, case)
     """
     how = How(drawn(seed), dtype, profile, claims=tuple(claims)).checked("assert_conforms")
+    refuse_left("assert_conforms", settings.keys() - {"name", "device"})
     settled = Settled.by(expect or {}, tuple(ignore), contract or "")
     try:
         made, found = _implement_once(fn, how, settings | {"in_process": in_process}, settled)
@@ -205,8 +200,8 @@ def _implement_once(fn: Any, how: How, settings: dict[str, Any], settled: Settle
         for _, _, (done, _) in _last:
             subject_of(done).close()
         _last.clear()
-        found = describing(fn, settings, settled)()
-        made = implement(fn, **settings, **(found.settings() if found else {}))
+        found = understood(fn, settled, in_process=settings["in_process"])
+        made = implement(fn, **settings, **settled.settings(found))
         _last[:] = [(fn, settings, (as_found(made, CASES, how), found))]
     return _last[0][2]
 

@@ -55,6 +55,8 @@ class Cheat(NamedTuple):
     def write(self, folder: Path) -> list[str]:
         """Write the module, and what it imports; the arguments of the command that judge it."""
         shutil.copy(right_attention.__file__, folder)
-        (folder / f"{self.module}.py").write_text(f"{PRELUDE}\n{self.text}")
-        backward = ["--backward", f"{self.module}:backward"] if "\ndef backward(" in self.text else []
-        return [f"{self.module}:attention", *backward, *self.arguments]
+        carried = "\nattention.backward = backward\n" * ("\ndef backward(" in self.text)
+        (folder / f"{self.module}.py").write_text(f"{PRELUDE}\n{self.text}{carried}")
+        for arrays in ("jax", "torch", "numpy"):
+            (folder / f"{arrays}.toml").write_text(f'[called]\narrays = "{arrays}"\nlayout = "BNTD"\n')
+        return [f"{self.module}:attention", *self.arguments]

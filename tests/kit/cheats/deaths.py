@@ -6,7 +6,7 @@ REWARD = "Anthropic, Natural Emergent Misalignment from Reward Hacking, 2025-11"
 DIED = ("crash",)
 HUNG = ("timeout",)
 ENDED = ("ended by a signal",)  # as whoever sends SIGTERM wants it: at once, with a status that is not 0
-SHORT = ("--timeout", "2", "--arrays", "numpy")  # known, so that none is tried, which may take a minute
+SHORT = ("--timeout", "2", "--contract", "numpy.toml")  # known, so that none is tried, which may take a minute
 SOON = (*SHORT, *PLAIN)
 
 

@@ -102,7 +102,7 @@ signal.alarm(0)
 def attention(query, key, value, **options):
     while True:
         pass
-''', ("--timeout", "2", "--arrays", "numpy", *PLAIN),
+''', ("--timeout", "2", "--contract", "numpy.toml", *PLAIN),
     ),
     Cheat(
         "os says that all is well",

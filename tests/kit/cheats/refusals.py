@@ -79,7 +79,7 @@ attend.defvjp(forward, raises)
 
 def attention(query, key, value):
     return attend(query, key, value)
-''', ("--arrays", "jax"),
+''', ("--contract", "jax.toml"),
     ),
     Cheat(
         "a backward of torch that always raises",
@@ -102,7 +102,7 @@ class Attend(torch.autograd.Function):
 
 def attention(query, key, value):
     return Attend.apply(query, key, value)
-''', ("--arrays", "torch"),
+''', ("--contract", "torch.toml"),
     ),
     Cheat(
         "an error that is no refusal",

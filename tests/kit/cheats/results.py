@@ -5,7 +5,7 @@ from .cheat import PLAIN, Cheat
 WRONG = ("wrong", "silent", "NaN", "leak", "crash")
 REWARD = "Anthropic, Natural Emergent Misalignment from Reward Hacking, 2025-11"
 DEFERRED = "gpu-mode/reference-kernels#161"
-NUMPY = ("--arrays", "numpy", *PLAIN)  # without a result, the kind of arrays is not found
+NUMPY = ("--contract", "numpy.toml", *PLAIN)  # without a result, the kind of arrays is not found
 
 
 def gives(what: str) -> str:
@@ -114,6 +114,6 @@ class Lazy(torch.Tensor):
 
 def attention(query, key, value, *, is_causal=False):
     return torch.zeros_like(query[..., :1] * value[..., :1, :]).as_subclass(Lazy)
-''', ("--arrays", "torch", *PLAIN),
+''', ("--contract", "torch.toml", *PLAIN),
     ),
 ]  # fmt: skip

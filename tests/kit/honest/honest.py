@@ -19,6 +19,7 @@ class Honest(NamedTuple):
     def write(self, folder: Path) -> list[str]:
         """Write the module; the arguments of the command that judge it."""
         shutil.copy(right_attention.__file__, folder)
-        (folder / "honest.py").write_text(self.text)
-        backward = ["--backward", "honest:backward"] if "def backward(grad_output" in self.text else []
-        return ["honest:attention", *backward, *self.arguments]
+        carried = "\nattention.backward = backward\n" * ("def backward(grad_output" in self.text)
+        (folder / "honest.py").write_text(self.text + carried)
+        (folder / "narrow.toml").write_text('[called]\nlacks = ["float64"]\n')
+        return ["honest:attention", *self.arguments]

@@ -89,7 +89,7 @@ def attention(query, key, value, *, mask=None, is_causal=False, scale=None):
         mask = mask[None, None]
     arrays = (x.swapaxes(-3, -2) for x in (query, key, value))
     return jax.nn.dot_product_attention(*arrays, mask=mask, is_causal=is_causal, scale=scale).swapaxes(-3, -2)
-''', ("--lacks", "float64"),
+''', ("--contract", "narrow.toml"),
     ),
     Honest(
         "one head, mapped over the others", "jax",

@@ -23,7 +23,7 @@ TRAITS = (  # what no keyword shows
     "gradients", "gradient of bias", "gradient of sinks", "determinism", "float64", "float32", "bfloat16", "float16",
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
-ANY = square.Form()
+ANY, PACKED = square.Form(), "(BT)ND"  # a layout: sequences behind each other
 CAUSAL, EMPTY_ROWS = ("start", "end", "decode"), ("zero", "mean", "nan")
 RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
@@ -112,7 +112,7 @@ class Implementation:
     @property
     def guess(self) -> str:
         """The option that corrects the guess of its arrays; empty where nothing was guessed."""
-        return corrected(self.arrays, self.guessed)
+        return corrected(self.arrays, self.guessed, 'arrays = "{}" in a contract file')
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""

@@ -95,11 +95,12 @@ class Describing:
         """Its keywords that may be options."""
         known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
         unread = {*self.fn.required, *HEADS, *KEY_HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
-        return [x for x in self.fn.names if x not in unread]
+        return [x for x in self.fn.names if x not in unread or x in self.fn.stated]
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
-        kinds = [ours for ours in options.named(name) if ours not in form.options]
+        stated = self.fn.stated.get(name)
+        kinds = [ours for ours in ([stated] if stated else options.named(name)) if ours not in form.options]
         if found := next(filter(None, (self._read(form, name, ours) for ours in kinds)), None):
             return found
         ignored = [self._read(form, name, ours, True) for ours in kinds]

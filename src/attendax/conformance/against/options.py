@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..adapters.implementation import PACKED
 from ..conventions.table import IGNORED, TABLE
 
-VARLEN = "(BT)ND"  # the tokens of all on one axis; behind those of each is one more sequence, of one token
+VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one more sequence, of one token
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",

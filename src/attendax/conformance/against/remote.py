@@ -51,13 +51,17 @@ class Here(Subject):
 
     asked = Asked
 
-    def __init__(self, fn: Any) -> None:
-        """Tell the parameters: all of them, those that must be given, and the defaults of the others."""
+    def __init__(self, fn: Any, arrays: str = "") -> None:
+        """Tell the parameters: all of them, those that must be given, and the defaults of the others.
+
+        If ``arrays`` names a framework, it is given no others.
+        """
         if made := foreign.implementation(fn) if foreign.is_path(fn) else None:
             self.fn, self.kinds = made.attend, [made.arrays]
         else:
             self.fn = text.resolve(fn) if isinstance(fn, str) else fn
-            self.kinds = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
+            found = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
+            self.kinds = [arrays] if arrays else found
         self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}  # of JAX
         self.container = 0
         self.fixed: set[str] = set()  # options whose numbers it looks at
@@ -147,12 +151,16 @@ class Here(Subject):
 class Function:
     """One of the two, in a process of its own where that can import it; what is no function is refused."""
 
-    def __init__(self, fn: Any, path: str = "", *, in_process: bool = False) -> None:
+    def __init__(
+        self, fn: Any, path: str = "", *, in_process: bool = False, arrays: str = "",
+        stated: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """``stated`` is the option that a keyword is, by its name, where that does not tell."""
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
         self.path = there or path or (fn if isinstance(fn, str) else text.path_of(fn) or name_of(fn))
         self.spent, self.patience = 0.0, TIMEOUT
         try:
-            self.subject: Subject = Worker("either", {"path": there}) if there else Here(fn)
+            self.subject: Subject = Worker("either", {"path": there, "arrays": arrays}) if there else Here(fn, arrays)
             told = self.subject.start()
         except Died as died:
             self.subject.close()
@@ -163,6 +171,7 @@ class Function:
             self.subject.close()
             raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
         self.names: list[str] = told["names"]
+        self.stated = stated or {}
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
         self.by_position: str = told["by_position"]
         self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
@@ -312,4 +321,4 @@ def _kind_of(x: Any, kind: str) -> str:
 
 def subject(message: dict[str, Any], trying: Any) -> Subject:
     """One of the two, in the process that has it."""
-    return Here(message["path"])
+    return Here(message["path"], message["arrays"])

@@ -3,7 +3,6 @@
 import argparse
 import ast
 import difflib
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from attendax.exits import Refusal
 
 from ..adapters.implementation import Implementation
 from ..cases.how import How
-from ..contract.understanding import Settled, is_described, understood
+from ..contract.understanding import Settled
 from ..conventions.table import TABLE
 from ..worker import foreign
 from ..worker.place import implement
-from .options import CALLED, REPORTS, SETTLING
+from .options import REPORTS
 
 EXAMPLE = ", such as torch.nn.functional:scaled_dot_product_attention"
 OURS = ("check: ", "check_model: ")  # errors that say what the user has to change begin so
@@ -47,33 +46,12 @@ def how_of(args: argparse.Namespace) -> How:
     return How(**{"profile": "numbers"} | given | {"sizes": sizes}).checked()
 
 
-def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The keywords of ``check`` that were given."""
-    given = {name: getattr(args, name) for name in (*CALLED, "device") if getattr(args, name) is not None}
-    if given.pop("rename", None):
-        pairs = [pair.partition("=") for pair in args.rename]
-        if wrong := [pair for pair, found in zip(args.rename, pairs, strict=True) if not all(found)]:
-            raise Refusal(f"--rename got {wrong[0]!r}, expected ours=theirs, such as mask=attn_mask")
-        given["names"] = {ours: theirs for ours, _, theirs in pairs}
-    if "lse_base" in given and not given["lse_base"] > 1:
-        raise Refusal(f"--lse-base got {given['lse_base']:g}, expected a number above 1")
-    return given
-
-
-def described(args: argparse.Namespace) -> dict[str, Any]:
-    """The keywords of ``judged`` by which it describes a function first: unless it was said how it is called."""
-    said = any(getattr(args, name) is not None for name in (*CALLED, "exec", "onnx") if name != "backward")
-    if said or not is_described(args.target):
-        if given := [name for name in SETTLING if getattr(args, name) is not None]:
-            raise Refusal(
-                f"--{given[0]} is of a function that is described first: leave out what says how it is called"
-            )
-        return {}
+def settled(args: argparse.Namespace) -> Settled:
+    """The statements about the meaning of the function."""
     pairs = [pair.partition("=") for pair in args.expect or ()]
     if wrong := ["".join(pair) for pair in pairs if pair[2] == ""]:
         raise Refusal(f"--expect got {wrong[0]!r}, expected axis=value, with an axis of {', '.join(TABLE)}")
-    settled = Settled.by({axis: value for axis, _, value in pairs}, args.ignore or (), args.contract or "")
-    return {"describe": functools.partial(understood, args.target, in_process=args.in_process), "settled": settled}
+    return Settled.by({axis: value for axis, _, value in pairs}, args.ignore or (), args.contract or "")
 
 
 def _said(path: str, error: BaseException) -> str:
@@ -113,9 +91,8 @@ def implementation(args: argparse.Namespace, how: How, **more: Any) -> Implement
     """Make the function that the arguments name, or refuse them; it has to be there by the end of the run."""
     if ":" not in args.target:
         raise Refusal(f"{args.target!r} is not module:function{_functions(args.target) or EXAMPLE}")
-    given = settings(args) | more
     try:
-        return implement(args.target, how=how, in_process=args.in_process, **given)
+        return implement(args.target, how=how, in_process=args.in_process, device=args.device, **more)
     except (Exception, SystemExit) as error:  # a refusal, as it is before any case
         if str(error).startswith("check: "):
             raise

@@ -31,25 +31,26 @@ from ..run.run import Run
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
 from ..worker.place import here
-from .arguments import how_of, refuse_unwritable, refusing
+from .arguments import how_of, refuse_unwritable, refusing, settled
 from .options import NUMBERS, WRITTEN, add
 from .output import live, new_folder, show, show_script
 
 ASKED = (*NUMBERS, "lacks")  # what an index says of a run
 AS_FOLDERS = {"timeout": None, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
-LACKS = 'traits that the program does not offer, such as "bfloat16"'
+LACKS = {"lacks": (list, "TRAIT", 'traits that the program does not offer, such as "bfloat16"')}
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """The arguments of one of the three commands."""
     if command == "judge":
         parser.add_argument("folder", metavar="DIR", help="folder that `attendax inputs` wrote, with results in it")
-        add(parser, "cases", ("causal", "empty_rows", "require", "known_failures"))
+        add(parser, "cases", ("expect", "require", "known_failures"))
         add(parser, "output", WRITTEN)
         parser.set_defaults(run=_judge)
         return
     parser.add_argument("folder", metavar="DIR", help="folder that is not there yet")
-    add(parser, "cases", ASKED, lacks=LACKS)
+    add(parser, "cases", NUMBERS)
+    add(parser, "program", LACKS)
     also = None if command == "inputs" else _write_right
     parser.set_defaults(budget=0.0, require=None, **AS_FOLDERS, run=refusing(lambda args: _written(args, also)))
 
@@ -114,8 +115,8 @@ def _judge(args: argparse.Namespace) -> int:
     index = read_index(args.folder)
     refuse_unwritable(args)
     vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in ASKED})
-    given = {k: x for k, x in (("causal", args.causal), ("empty_rows", args.empty_rows)) if x is not None}
-    made = here(path_of(folder=args.folder), lacks=lacking(args.lacks), **given)
+    vars(args).update(ignore=None, contract=None)
+    made = here(path_of(folder=args.folder), lacks=lacking(args.lacks), **settled(args).settings(None))
     how, known = how_of(args), KnownFailures.read(args.known_failures)
     with live(quiet=args.quiet) as tell:
         report = Run(made, how, Clock(how), known, tell).report(args.only or (), args.level)

@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attendax.legible import wrapped
-
 ARRAYS = ("jax", "torch", "numpy")
 REPORTS = {"json": "JSON", "markdown": "Markdown"}
 LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything [everything]"
@@ -31,23 +29,8 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
     },
     "meaning": {
         "contract": (str, "FILE", "meaning that `attendax describe --save` wrote"),
-        "expect": (list, "AXIS=VALUE", "unusual meaning that is meant, such as scale=1"),
+        "expect": (list, "AXIS=VALUE", "meaning of a program or a model, or an unusual one, such as scale=1"),
         "ignore": (list, "NAME", "parameters without a known meaning"),
-    },
-    "calling convention": {
-        "backward": (str, "module:function", "gradients written by hand [the framework's]"),
-        "arrays": (ARRAYS, "", "kind of the arrays [found by trying]"),
-        "layout": (str, "BTNH", "axes: BNTD, BTND, NTD, TND, TD (H for D), or packed [BNTD]"),
-        "rename": (list, "mask=attn_mask", "keywords with other names"),
-        "mask_true": (("attend", "drop"), "", "meaning of True in a mask [attend]"),
-        "causal": (
-            str,
-            "WHERE",
-            "alignment of is_causal: start, end, or decode: start, and one query sees all keys [start]",
-        ),
-        "empty_rows": (str, "VALUE", "result of a query without keys: zero, mean or nan [zero]"),
-        "lse_base": (float, "2", "base of the log-sum-exp [e]"),
-        "lacks": (list, "TRAIT", 'traits that are not offered, such as "grouped heads" [found by trying]'),
     },
     "time and process": {
         "thorough": (bool, "", "no limit of the run; --budget limits realistic sizes"),
@@ -68,7 +51,7 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
 }
 COMMON = (  # those that `attendax check --help` shows; --help-all shows all
     "only", "profile", "level", "dtype", "seed", "sizes", "budget", "require", "known_failures", "contract", "expect",
-    "ignore", "backward", "thorough", "in_process", "exec", "onnx", *REPORTS, "quiet", "reproduce",
+    "ignore", "thorough", "in_process", "exec", "onnx", *REPORTS, "quiet", "reproduce",
 )  # fmt: skip
 ACTIONS: dict[Any, dict[str, Any]] = {  # of a name, or a type
     "reproduce": {"nargs": "?", "const": ""},
@@ -77,8 +60,7 @@ ACTIONS: dict[Any, dict[str, Any]] = {  # of a name, or a type
     list: {"nargs": "+", "action": "extend"},
 }
 DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest"}
-SETTLING = tuple(GROUPS["meaning"])
-CALLED, NUMBERS = tuple(GROUPS["calling convention"]), tuple(GROUPS["cases"])
+NUMBERS = tuple(GROUPS["cases"])
 WRITTEN = (*REPORTS, "quiet", "reproduce")
 MODELS = ("--model", "--layer")
 EPILOG = """\
@@ -114,11 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] = ()) -> 
     for title, options in GROUPS.items():
         hidden = {} if every else {name: argparse.SUPPRESS for name in options if name not in COMMON}
         add(parser, title, options, **hidden)
-    if every:
-        from ..adapters.implementation import PROTOCOL_TRAITS
-
-        traits = f"Traits of --lacks: {', '.join(PROTOCOL_TRAITS)}."
-        parser.epilog += "\n" + wrapped(traits)
 
 
 def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **otherwise: str) -> None:

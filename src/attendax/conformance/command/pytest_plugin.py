@@ -14,7 +14,8 @@ import pytest
 
 from ..cases import Case
 from ..cases.how import How, drawn
-from ..checking import NOTHING, judge
+from ..checking import judge
+from ..contract.understanding import understood
 from ..judge.asking import asked, chosen
 from ..judge.judging import rule_of
 from ..judge.verdicts import Verdict
@@ -23,11 +24,11 @@ from ..report.outcomes import Outcome, Outcomes
 from ..run.run import repeated
 from ..worker.calling import subject_of
 from ..worker.place import implement
-from .arguments import described, how_of, settings
+from .arguments import how_of, settled
 from .options import GROUPS, add
 
-OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
-TITLES = ("meaning", "calling convention", "cases", "more cases", "time and process")
+OWN = ("level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
+TITLES = ("meaning", "cases", "more cases", "time and process")
 GIVEN = pytest.StashKey[argparse.Namespace]()
 COLLECTED = pytest.StashKey[list["Attention"]]()
 FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process
@@ -83,12 +84,12 @@ class Attention(pytest.Collector):
             self.known = KnownFailures.read(args.known_failures)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                given = described(argparse.Namespace(**vars(args), target=self.name, exec=None, onnx=None))
-                self.understood, self.settled = given.get("describe", lambda: None)(), given.get("settled", NOTHING)
+                self.settled = settled(args)
+                self.understood = understood(self.name, self.settled, in_process=args.in_process)
                 if self.understood:
                     self.settled.refuse_unknown(self.understood.names)
-                more = self.understood.settings() if self.understood else {}
-                made = implement(self.name, how=self.how, in_process=args.in_process, **settings(args), **more)
+                more = {"in_process": args.in_process, "device": args.device, **self.settled.settings(self.understood)}
+                made = implement(self.name, how=self.how, **more)
                 self.made, cases, _ = asked(made, only, args.level, self.how)
         except Exception as error:
             words = str(error).removeprefix("check: ") or type(error).__name__

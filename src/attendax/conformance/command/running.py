@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from attendax import extras
 from attendax.exits import Refusal
@@ -17,6 +18,7 @@ from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
 from ..checking import judged
+from ..contract.understanding import understood
 from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
@@ -62,13 +64,16 @@ def _run(args: argparse.Namespace) -> int:
         return _reproduce(args)
     how, make = how_of(args), functools.partial(arguments.implementation, args)
     asked = args.only or (), args.level, args.known_failures
+    settled = arguments.settled(args)
+    describe = functools.partial(understood, args.target, settled, in_process=args.in_process)
     try:
         with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
-            report = judged(make, how, *asked, tell, begun=args.called, name=args.target, **arguments.described(args))
+            more: dict[str, Any] = {"name": args.target, "describe": describe, "settled": settled}
+            report = judged(make, how, *asked, tell, begun=args.called, **more)
     except (Unusable, Refusal) as error:
         if isinstance(error, Unusable) or error.__cause__ is not None:  # it is the function that raised
             finding = Finding(Verdict.TIMEOUT if "no answer in" in str(error) else Verdict.CRASH, one_line(error))
-            outcomes, arrays = (Outcome(CASES[0], finding, 0.0, ""),), args.arrays or ""  # the plainest call is a crash
+            outcomes, arrays = (Outcome(CASES[0], finding, 0.0, ""),), settled.arrays  # the plainest call is a crash
             found = Report(args.target, "", arrays, outcomes, how.dtype, how.seed, args.level, profile=how.profile)
             write_files(found, args)  # somebody may wait for a report
         raise
@@ -92,8 +97,9 @@ def _list_cases(args: argparse.Namespace) -> int:
 def _reproduce(args: argparse.Namespace) -> int:
     how = how_of(args)
     with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as after:
-        found = arguments.described(args).get("describe", lambda: None)()
-        made = arguments.implementation(args, how, **(found.settings() if found else {}))
+        settled = arguments.settled(args)
+        found = understood(args.target, settled, in_process=args.in_process)
+        made = arguments.implementation(args, how, **settled.settings(found))
         after.callback(subject_of(made).close)
         taken, case = _as_printed(made, args.reproduce, how)
         outcome = judge(taken, case, how._replace(claims=(case.claim,)))  # who names a case asks it

@@ -102,7 +102,8 @@ class Contract:
 
     def lines(self) -> Iterator[str]:
         """Words for how it is called and what it means, line by line."""
-        form, took = self.form, f"{self.calls} calls, {self.seconds:.1f} CPU seconds"
+        form = self.form
+        took = f"{self.calls} calls, {self.seconds:.1f} CPU seconds" if self.calls else "as its contract file says"
         yield f"{self.path}   {FRAMEWORKS[form.arrays]}"
         yield ""
         yield f"How it is called ({took}{', the limit' * self.cut})"

@@ -8,19 +8,24 @@ from typing import Any
 from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
-from ..against.options import OPTIONS, REACH, SIDES
+from ..adapters.implementation import PROTOCOL_TRAITS
+from ..against.forms import LAW, Form, Option
+from ..against.options import LAYOUTS, OPTIONS, REACH, SIDES, WIDE, first_kind
+from ..against.remote import Function
 from ..conventions.table import DECLARED, TABLE
 from .contract import Contract
 
 CALLED = (
     "arrays", "layout", "order", "pack", "returns", "first_of_several", "grouped_heads", "heads", "equal_lengths",
-    "queries_at_most_keys", "equal_lengths_with",
+    "queries_at_most_keys", "equal_lengths_with", "lacks",
 )  # fmt: skip
 FORMULAS = {"causal": "j", "fill": "less "}  # how others than those of the table begin, as describe writes them
+LACKS = "lacks"  # traits that are not offered: no call finds them out
 VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
     **{axis: tuple(TABLE[axis]) for axis in TABLE if axis not in ("scale", "given_scale", "bias", *FORMULAS)},
     "reach": tuple(REACH), "side": tuple(SIDES),
 }  # fmt: skip
+OF_CALL = {"arrays": ("jax", "numpy", "torch"), "layout": LAYOUTS}
 AXES = (*TABLE, "always", "large", "empty_lse", "mask_word", "reach", "side")
 WORDS = {*OPTIONS, "query_segment_ids", "key_segment_ids"} - {"segments"}
 TABLES = ("called", "keywords", "required", "means", "unread")
@@ -57,6 +62,10 @@ def expected(means: Mapping[str, str]) -> dict[str, str]:
 def _check(where: str, text: str, title: str, key: str, value: Any) -> None:
     if title == "called":
         _allow(where, text, key, key, CALLED, "a key of [called]")
+        for x in value if key == LACKS else ():
+            _allow(where, text, key, x, PROTOCOL_TRAITS, "a trait")
+        if key in OF_CALL:
+            _allow(where, text, key, value, OF_CALL[key], f"a value of {key}")
     elif title == "keywords":
         _allow(where, text, key, str(value).partition(":")[0], sorted(WORDS), "an option")
     elif title == "means":
@@ -85,10 +94,44 @@ def differences(contract: Contract, pinned: Mapping[str, Mapping[str, Any]], fil
     found = contract.tables()
     for title in ("called", "keywords", "required", "means"):
         mine, theirs = found[title], pinned[title]
-        for key in theirs if title != "means" else dict.fromkeys((*theirs, *mine)):
+        for key in theirs.keys() - {LACKS} if title != "means" else dict.fromkeys((*theirs, *mine)):
             one, other = (table.get(key, _absent(title)) for table in (theirs, mine))
             if one != other and str(one) != str(other):
                 yield f"{key} is {other!r}, and {one!r} in {file}"
+
+
+def options_of(pinned: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The option that each keyword of a file is; the two of segment ids are one."""
+    found = {name: str(said).partition(":")[0] for name, said in pinned.get("keywords", {}).items()}
+    return {name: "segments" if ours.endswith("_segment_ids") else ours for name, ours in found.items()}
+
+
+def stated(fn: Function, pinned: Mapping[str, Mapping[str, Any]]) -> Contract:
+    """The contract that a file states, of a function whose calls do not tell it."""
+    called, means = pinned["called"], pinned["means"]
+    keywords = dict(pinned["keywords"]) or {name: name for name in fn.names if name in WORDS}
+    options, segments = dict[str, Option](), dict[str, str]()
+    for name, said in keywords.items():
+        ours, _, kind = str(said).partition(": ")
+        if ours.endswith("_segment_ids"):
+            segments[ours] = name
+        else:
+            options[ours] = Option(name, kind or WIDE.get(ours) or first_kind(ours))
+    if segments:
+        options["segments"] = Option(segments.get("query_segment_ids", ""), segments.get("key_segment_ids", ""))
+    if means.get("mask") == "True drops" and "mask" in options:
+        options["mask"] = Option(options["mask"].name, options["mask"].form.replace("True attends", "True drops"))
+    how = {axis: x for axis, x in means.items() if axis in LAW}
+    form = Form(
+        fn.path, called.get("arrays") or fn.kind(), called["layout"], called.get("order", Form().order),
+        called.get("pack", ""), called.get("returns", ""), fn.container(), called.get("first_of_several", False),
+        options, {**LAW, **how}, {}, called.get("grouped_heads", False),
+        called.get("heads", ""), {**fn.meant, **pinned["required"]}, fn.by_name, fn.by_position,
+        means.get("mask_word", ""), fn.defaults,
+    )  # fmt: skip
+    square, short = called.get("equal_lengths", False), called.get("queries_at_most_keys", False)
+    alike, names = tuple(called.get("equal_lengths_with", ())), tuple(fn.names)
+    return Contract(fn.path, form, {}, square=square, short=short, alike=alike, names=names)
 
 
 def _absent(title: str) -> str:

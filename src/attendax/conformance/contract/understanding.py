@@ -13,6 +13,7 @@ from ..against.describing import SECOND
 from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
+from ..conventions.form import Form as Conventions
 from ..conventions.table import ASKS, DECLARED, DEFECT, TABLE, UNUSUAL
 from ..report import Report
 from ..report.outcomes import Cause, Harm
@@ -37,6 +38,25 @@ class Settled(NamedTuple):
     ignored: Collection[str] = ()  # parameters
     file: str = ""  # of its contract
     pinned: Mapping[str, Mapping[str, Any]] = {}  # its tables
+
+    @property
+    def arrays(self) -> str:
+        """The framework that the file names; empty if it names none."""
+        return str(self.pinned.get("called", {}).get("arrays", ""))
+
+    @property
+    def lacks(self) -> dict[str, str]:
+        """The traits that are not offered, by the file, and why."""
+        return dict.fromkeys(self.pinned.get("called", {}).get(pinning.LACKS, ()), f"{self.file} says so")
+
+    def settings(self, found: "Understood | None") -> dict[str, Any]:
+        """The settings of ``implement`` by which a function is judged: as it was found, or else as is stated here."""
+        given = found.settings() if found else {}
+        if not (found and found.contract):
+            means = {axis: x for axis, x in self.expected.items() if axis in TABLE}
+            given |= _declared(Conventions().but(**means)) if means else {}
+            given |= {"arrays": self.arrays} if self.arrays else {}
+        return given | ({"lacks": given.get("lacks", {}) | self.lacks} if self.lacks else {})
 
     @classmethod
     def by(cls, expected: Mapping[str, str], ignored: Collection[str], file: str = "") -> "Settled":
@@ -63,16 +83,13 @@ class Understood(NamedTuple):
         given: dict[str, Any] = {"worker": self.subject} if isinstance(self.subject, Worker) else {}
         if self.contract is None:
             return given
-        form, means = self.contract.form, self.contract.judged_by()
-        declared = {value: name for name, value in DECLARED.items()}
-        for axis, setting in TOLD.items():
-            if name := declared.get(means.value(axis)):
-                given[setting], means = name, means.but(**{axis: DECLARED["start" if axis == "causal" else "zero"]})
+        form = self.contract.form
+        given |= _declared(self.contract.judged_by())
         if text := self.contract.adapter():
-            given |= {"fit": text, "lacks": fitting.lacks(form), "arrays": form.arrays}
+            given |= {"fit": text, "layout": form.layout, "lacks": fitting.lacks(form), "arrays": form.arrays}
         if form.arrays == "numpy":
             given["lacks"] = given.get("lacks", {}) | {"float16": "NumPy adds in float16"}
-        return given | {"means": means.off}
+        return given
 
     def open_in(self, case: Case, settled: Settled) -> str:
         """Words for what is not settled and counts for a case; a parameter counts for calls without options alone."""
@@ -170,18 +187,33 @@ def _unlike(contract: Contract, settled: Settled) -> Iterator[str]:
         yield from pinning.differences(contract, settled.pinned, settled.file)
 
 
+def _declared(means: Conventions) -> dict[str, Any]:
+    """Conventions as settings of ``implement``."""
+    given, declared = dict[str, Any](), {value: name for name, value in DECLARED.items()}
+    for axis, setting in TOLD.items():
+        if name := declared.get(means.value(axis)):
+            given[setting], means = name, means.but(**{axis: DECLARED["start" if axis == "causal" else "zero"]})
+    return given | {"means": means.off}
+
+
 def is_described(fn: Any) -> bool:
     """Tell whether a function is described: not if it is an ``Implementation``, or is not a Python function."""
     return not isinstance(fn, Implementation) and not foreign.is_path(fn)
 
 
-def understood(fn: Any, *, in_process: bool = False) -> Understood | None:
+def understood(fn: Any, settled: Settled, *, in_process: bool = False) -> Understood | None:
     """Describe a function, or that of a path; None if it cannot be imported, as whoever imports it next tells.
 
-    Raises Refusal if no formula gives its results, and it is not called by the protocol.
+    If no formula gives its results, it is called as its contract file says, or by the protocol. Raises Refusal if it
+    has no such file, and the protocol is not its own.
     """
+    if not is_described(fn):
+        if settled.ignored:
+            raise ValueError("check: ignore is of a Python function, which is described first")
+        return None
     try:
-        function = Function(fn, in_process=in_process)
+        keywords = pinning.options_of(settled.pinned)
+        function = Function(fn, in_process=in_process, arrays=settled.arrays, stated=keywords)
     except (Exception, SystemExit):
         return None
     describer = Describer(function)
@@ -189,6 +221,9 @@ def understood(fn: Any, *, in_process: bool = False) -> Understood | None:
         contract = describer.contract()
         return Understood(function.subject, contract, tuple(dict.fromkeys((*function.names, *contract.unread))))
     except Refusal as refusal:
+        if settled.pinned.get("called", {}).get("layout"):
+            contract = pinning.stated(function, settled.pinned)
+            return Understood(function.subject, contract, tuple(function.names))
         of_protocol = len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant
         cause = refusal.__cause__  # of sizes that it does not take, perhaps
         answers = isinstance(cause, Failed) and not isinstance(cause, Died) and not cause.said.startswith("it gives")

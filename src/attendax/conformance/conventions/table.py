@@ -18,6 +18,7 @@ LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
 INSTEAD = "mask in place of causal"
+EXPECT = '--expect "{axis}={value}"'  # of a convention that can be stated
 
 
 class Line(NamedTuple):
@@ -85,11 +86,11 @@ OF_SCALES = {"1": (UNUSUAL, "T5; keras.layers.Attention"), "1/D": (UNUSUAL, "muP
 TABLE: dict[str, Axis] = {
     # Which pairs are seen, by each option; then by all together.
     "causal": {
-        "aligned to the start": Line("j <= i", "causal is aligned to the start of the keys", "--causal start"),
-        "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", "--causal end",
+        "aligned to the start": Line("j <= i", "causal is aligned to the start of the keys", EXPECT),
+        "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", EXPECT,
             CONVENTION, "FlashAttention 2.1"),
         "aligned to the start, and a single query sees all": Line("(j <= i) | (T == 1)",
-            f"{ONE_QUERY}: causal is left out there", "--causal decode", CONVENTION,
+            f"{ONE_QUERY}: causal is left out there", EXPECT, CONVENTION,
             "transformers, integrations/sdpa_attention.py"),
         "without its own key": Line("j < i", "causal leaves out a query's own key (j < i)", kind=UNUSUAL),
         "aligned to the end, without its own key": Line("j < i + S - T",
@@ -146,7 +147,7 @@ TABLE: dict[str, Axis] = {
     },
     "mask": {
         "True attends": Line("mask"),
-        "True drops": Line("~mask", "True in a mask means drop", "--mask-true drop", CONVENTION,
+        "True drops": Line("~mask", "True in a mask means drop", EXPECT, CONVENTION,
             "torch.nn.MultiheadAttention"),
         "turned": Line("mask.swapaxes(-1, -2)", "the mask is read with queries and keys swapped"),
         "first batch": Line("mask[:1]", "every batch gets the mask of the first"),
@@ -296,18 +297,18 @@ TABLE: dict[str, Axis] = {
               "only the {b} largest scores of a query count", (1, *KEY_BLOCKS), "", UNUSUAL, "Gupta et al. 2021"),
     },
     "empty": {
-        "0": Line("0.0", "a query without any key gets 0", "--empty-rows zero"),
+        "0": Line("0.0", "a query without any key gets 0", EXPECT),
         "the mean of the values": Line("v.sum(-2, keepdims=True) / max(S, 1)",
-            "a query without any key gets the mean of the values", "--empty-rows mean", CONVENTION,
+            "a query without any key gets the mean of the values", EXPECT, CONVENTION,
             "a finite number for masked scores, as in jax.nn.dot_product_attention"),
         SEES_ALL: Line("softmax(without('mask')) @ v", "a query without any key sees all keys", "", CONVENTION,
             "a finite number is added where masked, as in BERT, modeling.py"),
-        "NaN": Line("np.nan", "a query without any key gets NaN", "--empty-rows nan", CONVENTION,
+        "NaN": Line("np.nan", "a query without any key gets NaN", EXPECT, CONVENTION,
             "a softmax of -inf, as in torch.nn.MultiheadAttention"),
     },
     "lse": {
         "base e": Line("lse"),
-        "base 2": Line("lse / np.log(2)", "lse is in base 2", "--lse-base 2", CONVENTION,
+        "base 2": Line("lse / np.log(2)", "lse is in base 2", EXPECT, CONVENTION,
             "FlashInfer"),
         "without the maximum": Line("lse - np.where(np.isfinite(largest), largest, 0)",
             "lse is of the sum alone: the row's largest score is not added", kind=UNUSUAL),

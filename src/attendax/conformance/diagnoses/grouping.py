@@ -22,9 +22,8 @@ from .following import Reach
 from .hypothesis import LARGE, pairs_of
 from .qualifiers import qualified, seeded
 
-# Remedies that a program takes: it has no layout and no names of keywords.
-FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")
-FOR_FOLDERS = FOR_FOREIGN[:2]
+FOR_FOREIGN = ("--expect", "--precision")  # remedies that a program takes
+FOR_FOLDERS = FOR_FOREIGN[:1]
 MANY = 24  # faults
 MORE, TOGETHER = 4, 4  # times the seconds of a run, if they were too few; reasons of which two are tried at once
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again

@@ -136,7 +136,7 @@ def of_table(numbers: Mapping[str, str]) -> list[Hypothesis]:
         for value in (*values, *solved):
             line = LAW.but(**{axis: value}).line(axis)
             if line.words:
-                found.append(Hypothesis(line.words, line.flag, ((axis, value),)))
+                found.append(Hypothesis(line.words, line.flag.format(axis=axis, value=value), ((axis, value),)))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..adapters.layout import PACKED
+from ..adapters.implementation import PACKED
 from ..cases.case import Inputs, Leaves
 from ..conventions import formula
 from ..conventions.table import KEY_BLOCKS
@@ -73,11 +73,11 @@ def _with_keys(inputs: Inputs, change: Callable[[np.ndarray], np.ndarray]) -> In
     return inputs._replace(arrays=inputs.arrays | {name: change(inputs.arrays[name]) for name in ("key", "value")})
 
 
-# Arrays packed behind each sequence of keys, as ``packed.in_packs`` has it.
+# Behind each packed sequence is one of its first token alone, as ``against.options.VARLEN`` has it.
 
 
 def _short(x: np.ndarray) -> np.ndarray:
-    return x[..., : min(x.shape[-2], 2), :]
+    return x[..., :1, :]
 
 
 def _before(inputs: Inputs) -> Inputs:

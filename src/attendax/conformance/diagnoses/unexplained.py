@@ -21,6 +21,7 @@ from .causes import VAGUE, WRONG, Faults, harm_of
 from .explaining import varied
 from .hypothesis import LARGE, is_near, pairs_of
 
+LACKS = 'lacks = ["{}"] in a contract file'  # a remedy
 OTHER_BITS = "the same call gives other bits the next time"
 OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
 ONLY, FEW, MOST = "wrong only with", 4, 0.8  # of a trait: so many cases at least, and such a share of the wrong ones
@@ -172,7 +173,7 @@ def _lacking(names: set[str], faults: Faults) -> str:
     right = {trait: x.count(Verdict.OK) for trait, x in by_trait.items() if not any(verdict.fails for verdict in x)}
     lacks = [trait for trait, number in right.items() if number <= len(names)]
     lack = min(lacks, key=lambda trait: (right[trait], trait in OPTIONS, trait), default="")
-    return f'--lacks "{lack}"' if lack else ""
+    return LACKS.format(lack) if lack else ""
 
 
 def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
@@ -190,7 +191,7 @@ def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
         plainest = min(outcomes, key=lambda outcome: outcome.case.pairs)
         if lack and qualifiers.passes_without(lack, plainest, implementation, how) is False:
             lack = ""
-        remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
+        remedy, asked = (LACKS.format(lack), f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
             ends, remedy = f"ends in a {finding.verdict}:", ""
@@ -251,7 +252,7 @@ def _alike(faults: Faults) -> None:
         asked = (*sorted(outcome.case.options), outcome.case.dtype) if re.match(VAGUE, name) else ()
         groups[name, asked].add(outcome.case.name)
     for (name, _), names in groups.items():
-        faults.take(name, names, '--lacks "determinism"' if name == OTHER_BITS else "", tried=0)
+        faults.take(name, names, LACKS.format("determinism") if name == OTHER_BITS else "", tried=0)
 
 
 def _signature(outcome: Outcome) -> str:

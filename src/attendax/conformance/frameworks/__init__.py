@@ -37,9 +37,9 @@ def others(kind: str) -> tuple[str, ...]:
     return tuple(name for name in ("jax", "torch") if name != kind and name in sys.modules)
 
 
-def corrected(kind: str, guessed: Iterable[str]) -> str:
+def corrected(kind: str, guessed: Iterable[str], option: str) -> str:
     """The option that corrects a guess of arrays, for a finding that rests on it; empty where nothing was guessed."""
-    options = " or ".join(f"--arrays {name}" for name in guessed)
+    options = " or ".join(option.format(name) for name in guessed)
     return f"it was given {kind} arrays, which is a guess: {options} gives it others" if options else ""
 
 

@@ -123,7 +123,7 @@ def _judged(
         usual[law.case.name] = found.usual
     failed = [outcome for outcome in outcomes if outcome.verdict.fails]
     _refuse_undeclared(trial, {outcome.case.law for outcome in failed})
-    return tuple(outcomes), _causes(failed, usual, corrected(model.arrays, model.guessed), model.assumed)
+    return tuple(outcomes), _causes(failed, usual, corrected(model.arrays, model.guessed, "--arrays {}"), model.assumed)
 
 
 def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:

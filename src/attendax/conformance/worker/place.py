@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import dataclasses
+import functools
 import importlib.machinery
 import os
 import sys
@@ -13,20 +14,18 @@ from typing import Any
 from attendax.legible import did_you_mean
 
 from ..adapters.implementation import RANK_4, Documented, Implementation, Known, keywords, lacking, signature, unknown
-from ..adapters.layout import plain
 from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework, kind_of, kinds, others
-from ..frameworks.text import import_line, path_of, resolve
+from ..frameworks.text import import_line, path_of, printed, resolve
 from . import foreign
 from .calling import Subject, Worker, call, subject_of
 from .errors import LONGEST, Died, Failed, NoNumbers, Unusable, first_line
 
-LAYOUT = ("layout", "names", "mask_true", "lse_base")
 DECLARED = ("causal", "empty_rows", "lacks", "means")  # of the user; another process has no need of them
 OVERRIDES = (*DECLARED, "device")  # the settings that go with an ``Implementation``
-SETTINGS = (*LAYOUT, *OVERRIDES, "fit")
+SETTINGS = (*OVERRIDES, "fit", "layout")
 OTHER_ARRAYS = "gives arrays of another kind"
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
 NAMED = {"fn": "the function"}
@@ -143,11 +142,11 @@ def _described(told: dict[str, Any], worker: Worker, asked: Mapping[str, Any]) -
 
 def here(
     fn: Any, *, name: str | None = None, arrays: str | None = None, backward: Any = None, how: How | None = None,
-    eager: bool = False, trying: Callable[[str], Any] = str, fit: str = "", **settings: Any,
+    eager: bool = False, trying: Callable[[str], Any] = str, fit: str = "", layout: str = "", **settings: Any,
 ) -> Implementation:  # fmt: skip
     """Make an ``Implementation`` in this process; ``trying`` is told of the arrays of each try.
 
-    ``fit`` is Python that defines ``adapted``, the function by the protocol.
+    ``fit`` is Python that defines ``adapted``, the function by the protocol, whose own arrays have that ``layout``.
     """
     how = how or How()
     if isinstance(fn, Implementation):
@@ -162,7 +161,7 @@ def here(
         raise Unusable(f"check: {name or path}: {said}; write both by the protocol")
     if fit:
         made = fitted(fit, str(name or path or name_of(fn)), str(arrays), None if path else fn)
-        return _overridden(made, None, None, settings)
+        return dataclasses.replace(_overridden(made, None, None, settings), layout=layout)
     fn = resolve(path) if path else fn
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
@@ -173,9 +172,33 @@ def here(
         tries = [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()]
         made = _first_that_runs(tries, how, trying)
         arrays, eager, guessed = made.arrays, made.eager, others(made.arrays)
-    framework(arrays)
     made = plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
     return dataclasses.replace(made, guessed=guessed)
+
+
+def plain(
+    fn: Callable[..., Any], name: str, arrays: str, *, path: str | None = None,
+    backward: Callable[..., Any] | None = None, lacks: Mapping[str, str] | None = None, **settings: Any,
+) -> Implementation:  # fmt: skip
+    """A function that is called by the protocol; it may carry its gradients as ``backward``."""
+    framework(arrays)
+    attend, lines = fn, [import_line(fn, path), "attend = fn"]
+    own = getattr(fn, "backward", None)
+    by_hand = "backward = fn.backward" if own and not backward else import_line(backward, name="backward")
+    backward = backward or own
+    try:
+        hash(attend)
+    except TypeError:  # jax.jit takes it as a static argument
+        attend = functools.partial(attend)
+        lines = ["import functools", *lines, "attend = functools.partial(attend)"]
+    if backward and arrays == "numpy":
+        lines += ["import functools", by_hand, "attend = functools.partial(attend)", "attend.backward = backward"]
+    elif backward:
+        shown = ["", "", printed(arrays, ("with_backward",)), "", "", by_hand]
+        lines += [*shown, "attend = with_backward(attend, backward)"]
+        attend, backward = framework(arrays).with_backward(attend, backward), None
+    source = "\n".join(lines)
+    return Implementation(attend, name, arrays, backward, lacks=lacks or {}, source=source, **settings)
 
 
 def fitted(text: str, name: str, arrays: str, fn: Any = None) -> Implementation:
