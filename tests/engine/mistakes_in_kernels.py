@@ -182,7 +182,7 @@ MARKS = (
         ),
         (
             "an overflow spreads to keys that the row does not see",
-            "p = p if seen is None else jnp.where(seen, p, 0)",
+            "p = p if visible is None else jnp.where(visible, p, 0)",
             "pass",
             "overflow of a gradient",
             "future",
@@ -254,21 +254,21 @@ MARKS = (
         ),
         (
             "p without the choice",
-            "p = p if seen is None else jnp.where(seen, p, 0)",
+            "p = p if visible is None else jnp.where(visible, p, 0)",
             "pass",
             "gradient",
             "causal",
         ),
         (
             "ds without the choice",
-            "ds if seen is None else jnp.where(seen, ds, 0)",
+            "ds if visible is None else jnp.where(visible, ds, 0)",
             "ds",
             "poison backward",
             "keys",
         ),
         (
             "weights of rows that nothing reads, at once",
-            "seen = read if seen is None else read & seen",
+            "visible = read if visible is None else read & visible",
             "pass",
             "unread second",
             "future, few keys",
@@ -290,7 +290,7 @@ MARKS = (
         ),
         (
             "delta without lse, at once",
-            "0)) - of_rows[0]",
+            "0)) - row_numbers[0]",
             "0))",
             "second order",
             "few keys",
@@ -662,8 +662,8 @@ BACKWARD = in_file(
     "kernels/blockwise/tile.py",
     (
         "dropout missing in dp",
-        "dropped(_of_values(dout, value, plan), tile, operands, plan)",
-        "_of_values(dout, value, plan)",
+        "dropped(_dout_dot_value(dout, value, plan), tile, operands, plan)",
+        "_dout_dot_value(dout, value, plan)",
         "gradient",
         "dropout",
     ),
@@ -674,7 +674,13 @@ BACKWARD = in_file(
         "gradient",
         "dropout",
     ),
-    ("scale forgotten in dq", "_of_rows(dz, key", "_of_rows(dz / plan.scale, key", "gradient", "open"),
+    (
+        "scale forgotten in dq",
+        "_multiply_by_keys(dz, key",
+        "_multiply_by_keys(dz / plan.scale, key",
+        "gradient",
+        "open",
+    ),
     ("scale forgotten in dk", "(KEY, dz, query)", "(KEY, dz / plan.scale, query)", "gradient", "open"),
     (
         "one head of a group",
@@ -692,8 +698,8 @@ BACKWARD = in_file(
     ),
     (
         "gradient of the bias lost",
-        "return (*found, *drest)",
-        "return (*found, *(0 * x for x in drest))",
+        "return (*gradients, *drest)",
+        "return (*gradients, *(0 * x for x in drest))",
         "gradient",
         "bias",
     ),
@@ -722,7 +728,7 @@ DIRECTIONS = (
             "tangent",
             "open",
         ),
-        ("products along the keys alone", "[*lefts, query], [*rights, given", "[query], [given", "tangent", "open"),
+        ("products along the keys alone", "[*lefts, query], [*rights, moved", "[query], [moved", "tangent", "open"),
         (
             "products with the wrong tangent",
             "(compute_dtype)], [key]",

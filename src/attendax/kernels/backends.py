@@ -49,18 +49,18 @@ class Backend(NamedTuple):
 
     Attributes:
         functions: its directions.
-        limits: of its tiles, or of those that compute what it does not; None where all scores are one tile.
-        others: the backend that has the directions which it lacks: tangents and second derivatives, from that
-            backend's own forward, and calls that it cannot take where a program runs. Without it, it has all.
-        why_not: why it cannot take a call of a program for some place; nothing where it can.
+        limits: of its tiles, or of the fallback's; None if all scores are one tile.
+        fallback: the backend for the directions that it lacks (tangents and second derivatives, from the fallback's own
+            forward), and for calls that it cannot take in the program's place. Empty if it has all.
+        why_not: the reason why it cannot take a call in the program's place; empty if it can.
         refuse: raises for a call that asks for it by name and cannot have it.
-        opaque: whether XLA does not see its products; else those are behind a fusion barrier on a CPU.
-        keeps: whether it has the tangents of a call, and those of its gradients, itself.
+        opaque: XLA does not see its products. The products of the others are behind a fusion barrier on a CPU.
+        keeps: whether it computes the tangents of a call, and those of the call's gradients, itself.
     """
 
     functions: Directions
     limits: Callable[[], Limits | None]
-    others: str = ""
+    fallback: str = ""
     why_not: Callable[[Operands, Plan], str] = _takes_every_call
     refuse: Callable[[str, Operands, Plan], object] = _takes_every_call
     opaque: bool = False
@@ -79,49 +79,49 @@ ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of thei
 
 
 def default() -> str:
-    """The backend of a call that names none: where a kernel of our own is there, that, for the calls that it takes."""
+    """The backend of a call that names none: the native kernel if it is there, for the calls that it takes."""
     return "native" if native.library().isa else "blockwise"
 
 
 def settled(operands: Operands, plan: Plan) -> Plan:
-    """The plan of a program for its place: that of another backend where the chosen one cannot take the call there.
+    """The plan of a program in its place: with the fallback if the chosen backend cannot take the call there.
 
     Raises:
         NotImplementedError: it was asked for.
     """
-    plan, backend = dataclasses.replace(plan, narrow=operands.query.dtype.itemsize == 2), BACKENDS[_own(plan)]
+    plan, backend = dataclasses.replace(plan, narrow=operands.query.dtype.itemsize == 2), BACKENDS[_local_backend(plan)]
     reason = backend.why_not(operands, plan)
     if not reason:
         return plan
     if plan.asked and not plan.reversible:
-        sentence = f"implementation {_own(plan)!r} does not take this call: {reason}."
+        sentence = f"implementation {_local_backend(plan)!r} does not take this call: {reason}."
         fail(NotImplementedError, "attention", sentence, advice="Leave implementation out: the tiles take every call.")
-    return _by(plan, backend.others)
+    return _with_backend(plan, backend.fallback)
 
 
 def directions(plan: Plan) -> EveryDirection:
-    """The functions of the backend of a plan. Where it has no tangent, the plan of ``by_others`` is asked for it."""
+    """The functions of a plan's backend. If it does not have the tangent, ``fallback_plan`` has."""
     return ACROSS_DEVICES[plan.backend] if plan.axis else cast(EveryDirection, BACKENDS[plan.backend].functions)
 
 
-def by_others(plan: Plan, operands: Operands | None = None) -> Plan | None:
-    """The plan of the directions that its backend lacks; None where it has all, for these operands if given."""
-    backend = BACKENDS[_own(plan)]
+def fallback_plan(plan: Plan, operands: Operands | None = None) -> Plan | None:
+    """The plan of the directions that its backend lacks; None if it has all, for these operands if given."""
+    backend = BACKENDS[_local_backend(plan)]
     kept = operands is not None and backend.keeps(operands, plan)
-    return _by(plan, backend.others) if backend.others and not kept else None
+    return _with_backend(plan, backend.fallback) if backend.fallback and not kept else None
 
 
 def own_hvp(plan: Plan, operands: Operands | None = None) -> Callable | None:
-    """The tangents of gradients, where the backend of a plan has them itself; None elsewhere, see ``by_others``."""
-    return None if operands is not None and by_others(plan, operands) else getattr(directions(plan), "hvp", None)
+    """The tangents of gradients, where the backend of a plan has them itself; None elsewhere, see ``fallback_plan``."""
+    return None if operands is not None and fallback_plan(plan, operands) else getattr(directions(plan), "hvp", None)
 
 
-def _own(plan: Plan) -> str:
+def _local_backend(plan: Plan) -> str:
     """The backend that computes on one device."""
     return plan.local if plan.axis else plan.backend
 
 
-def _by(plan: Plan, backend: str) -> Plan:
+def _with_backend(plan: Plan, backend: str) -> Plan:
     """The plan with another backend on each device."""
     return dataclasses.replace(plan, local=backend) if plan.axis else dataclasses.replace(plan, backend=backend)
 

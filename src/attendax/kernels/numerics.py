@@ -75,7 +75,7 @@ def in_memory(x: Array) -> Array:
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
 
 
-def of_one_shape(one: Tree, other: Tree) -> tuple[Tree, Tree]:
+def broadcast_alike(one: Tree, other: Tree) -> tuple[Tree, Tree]:
     """Two trees of arrays, each pair of arrays in one shape: from vmap the two may have axes of 1 in other places.
 
     One that is repeated is in memory, so that it may be the operand of a product.
@@ -112,7 +112,7 @@ def times(
     return result.reshape(*lead, *result.shape[1:]) if flat else result
 
 
-def _of_rows(name: str, function: Callable, transpose: Callable) -> Primitive:
+def _row_primitive(name: str, function: Callable, transpose: Callable) -> Primitive:
     """The primitive of a linear function from rows (..., n) to rows (..., width), with a transpose of its own."""
     primitive = Primitive(name)
     primitive.def_impl(jax.jit(function, static_argnames="width"))
@@ -167,11 +167,11 @@ def replace_nonfinite(x: Array, width: int = 0) -> Array:
     return jnp.where(jnp.subtract(x, x) == 0, x, 0)  # ``isfinite`` takes longer
 
 
-_sums_p = _of_rows("row_sums", _sums, repeated)
-_repeated_p = _of_rows(
+_sums_p = _row_primitive("row_sums", _sums, repeated)
+_repeated_p = _row_primitive(
     "repeated", lambda x, width: jnp.broadcast_to(x, (*x.shape[:-1], width)), lambda grad, _: row_sums(grad)
 )
-_finite_p = _of_rows("finite", replace_nonfinite, lambda grad, _: grad)
+_finite_p = _row_primitive("finite", replace_nonfinite, lambda grad, _: grad)
 
 
 def sums_of_products(one: Array, other: Array) -> Array:

@@ -49,14 +49,14 @@ def exp_scores(scores: Array, marks: Array | float = 0.0, row_max: Array | None 
 def parts_of_softmax(scores: Array, marks: Array | None = None) -> tuple[Array, Array]:
     """The weights of whole rows of scores as a product: ``exp(s - row_max)``, and a factor for each row.
 
-    0 for a row without any key. To derivatives the factor is a constant, and the first part has the derivative of the
-    weights ``p (ds - Σ p ds)``, the difference first: what is common to a row leaves no rounding (L8).
+    Rows without keys get 0. Differentiation treats the factor as a constant; the first part has the derivative of the
+    weights, ``p (ds - Σ p ds)``. The difference comes first, so numbers common to a row do not leave a rounding (L8).
     """
     exps, factor = _parts(*(x for x in (scores, marks) if x is not None))
     return exps, factor
 
 
-def _parts_of(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array]:
+def _compute_parts(scores: Array, marks: Array | float = 0.0) -> tuple[Array, Array]:
     exps, _, row_sum = exp_scores(scores, marks)
     return exps, 1 / sum_or_one(row_sum)
 
@@ -69,7 +69,7 @@ def _tangents_of_parts(arrays: Sequence[Array], tangents: Sequence[Array | None]
     return exps * (ds - factor * sums_of_products(exps, ds)), jnp.zeros_like(factor)
 
 
-_parts = with_rule("parts_of_softmax", _parts_of, _tangents_of_parts)
+_parts = with_rule("parts_of_softmax", _compute_parts, _tangents_of_parts)
 
 
 def parts_of_weights(scores: Array, row_max: Array, row_sum: Array) -> tuple[Array, Array]:
@@ -84,8 +84,8 @@ def merge_accumulators(one: Sequence[Array], other: Sequence[Array]) -> tuple[Ar
     """
     largest = jnp.maximum(one[-2], other[-2])
     common = lax.stop_gradient(max_or_zero(largest))
-    of_one, of_other = (jnp.exp(part[-2] - common) for part in (one, other))
-    *summed, row_sum = (one[k] * of_one + other[k] * of_other for k in (*range(len(one) - 2), -1))
+    scale_one, scale_other = (jnp.exp(part[-2] - common) for part in (one, other))
+    *summed, row_sum = (one[k] * scale_one + other[k] * scale_other for k in (*range(len(one) - 2), -1))
     return *summed, largest, row_sum
 
 

@@ -15,10 +15,10 @@ from jax import Array, lax
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
-from .backends import BACKENDS, by_others, directions, own_hvp, settled
+from .backends import BACKENDS, directions, fallback_plan, own_hvp, settled
 from .blockwise.algorithm import at_once
 from .not_finite import spoiled_by
-from .numerics import fusion_barrier, of_one_shape, replace_nonfinite
+from .numerics import broadcast_alike, fusion_barrier, replace_nonfinite
 from .online_softmax import log_sum_exp
 from .operands import Operands, Plan, Results, There, Wanted
 
@@ -101,7 +101,7 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
             if not _has_scores(operands, plan):
                 return tuple(jnp.zeros(x.shape, x.dtype) for x in types)
             plan = settled(operands, plan)
-            others = by_others(plan, operands if short else None) if every else None
+            others = fallback_plan(plan, operands if short else None) if every else None
             own = others or plan
             none = every and at_once(operands, own)
             anew = none or others is not None
@@ -191,7 +191,7 @@ def _moved(
     moved = [x for x, there in zip(operands.differentiable(), moving, strict=True) if there]
     primals = moved, list(results[:2] if results else ())
     tangents = list(given), list(result_tangents if results else ())
-    return jax.jvp(of_moving, *of_one_shape(primals, tangents))[1]
+    return jax.jvp(of_moving, *broadcast_alike(primals, tangents))[1]
 
 
 def _spaced(given: Arrays, there: There) -> list[Any]:

@@ -18,11 +18,11 @@ from .. import dropout
 from ..not_finite import RowsOfBackward, is_read
 from ..numerics import (
     LENGTH,
+    broadcast_alike,
     finite_straight_through,
     in_memory,
     in_range,
     mark_of_rows,
-    of_one_shape,
     replace_nonfinite,
     sums_of_products,
     times,
@@ -52,7 +52,7 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan, factors: Factors
         scores, marks = jnp.where(allowed, scores, -jnp.inf), jnp.where(allowed, marks, 0)
         value = replace_nonfinite(value)
     exps, row_max, row_sum = exp_scores(scores, marks, row_max)
-    return _summed(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
+    return _weighted_sum(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
 def part_of_tangent(
@@ -65,34 +65,34 @@ def part_of_tangent(
     leaves, compute_dtype, roles = leaves_in(tile, operands), operands.compute_dtype(), operands.roles()
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
-    primals, given = of_one_shape({k: leaves[k] for k in moving}, {k: dots[k] for k in moving})
+    primals, moved = broadcast_alike({k: leaves[k] for k in moving}, {k: dots[k] for k in moving})
     query, key = (primals.pop(k, leaves[k]).astype(compute_dtype) for k in (QUERY, KEY))
     products, lefts, rights = _scaled_products(query, key, plan, factors_of(query, plan)), [], []
-    if QUERY in given:
-        lefts, rights = [given.pop(QUERY).astype(compute_dtype)], [key]
-    if KEY in given:
-        lefts, rights = [*lefts, query], [*rights, given.pop(KEY).astype(compute_dtype)]
+    if QUERY in moved:
+        lefts, rights = [moved.pop(QUERY).astype(compute_dtype)], [key]
+    if KEY in moved:
+        lefts, rights = [*lefts, query], [*rights, moved.pop(KEY).astype(compute_dtype)]
     if lefts:  # the sum of both terms is one product, which is written once
         left, right = jnp.concatenate(lefts, -1), jnp.concatenate(rights, -1)
         dproducts = _scaled_products(left, right, plan, factors_of(left, plan))
-        primals[QUERY], given[QUERY] = of_one_shape(products, dproducts)
+        primals[QUERY], moved[QUERY] = broadcast_alike(products, dproducts)
 
     def scores(arrays):
         rest = [arrays.get(k, x) for k, x in enumerate(leaves)][REST:]
         return finished(arrays.get(QUERY, products), rest, tile, operands)
 
-    s, ds, allowed = jax.jvp(scores, (primals,), (given,), has_aux=True)
+    s, ds, allowed = jax.jvp(scores, (primals,), (moved,), has_aux=True)
     values = [x.astype(compute_dtype) for x in (leaves[VALUE], dots[VALUE]) if x is not None]
     marks = _marks(products, *values)
     if allowed is not None:
         s, ds, marks = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0), jnp.where(allowed, marks, 0)
         values = list(map(replace_nonfinite, values))
-    of_rows = () if results is None else (tile.cut("queries", x) for x in results[1:3])
-    exps, factor = parts_of_softmax(s, marks) if results is None else parts_of_weights(s + marks, *of_rows)
+    softmax_rows = () if results is None else (tile.cut("queries", x) for x in results[1:3])
+    exps, factor = parts_of_softmax(s, marks) if results is None else parts_of_weights(s + marks, *softmax_rows)
     w, dlse = dropped(exps, tile, operands, plan), factor * sums_of_products(exps, ds)
     dlse += dlse - dlse  # NaN in a row whose tangents of scores are not finite
     parts = w * (ds - dlse if results is None else ds), w
-    return factor * sum(_summed(*pair, plan) for pair in zip(parts, values, strict=False)), dlse
+    return factor * sum(_weighted_sum(*pair, plan) for pair in zip(parts, values, strict=False)), dlse
 
 
 def pulled_back(
@@ -105,11 +105,11 @@ def pulled_back(
     """
     leaves, compute_dtype = leaves_in(tile, operands), operands.compute_dtype()
     query, key, value = (x.astype(compute_dtype) for x in leaves[:REST])
-    dout, *of_rows = (tile.cut("queries", x) for x in rows)
+    dout, *row_numbers = (tile.cut("queries", x) for x in rows)
     if at_once := not isinstance(rows, RowsOfBackward):
-        read = is_read(dout, *of_rows)
+        read = is_read(dout, *row_numbers)
     else:
-        delta, shift, live = of_rows
+        delta, shift, live = row_numbers
         read = shift != jnp.inf
         query, key, value = jnp.where(live, query, 0), replace_nonfinite(key), replace_nonfinite(value)
     # broadcast outside of the vjp: inside, its gradient would be a sum
@@ -123,27 +123,27 @@ def pulled_back(
         filled = dict(zip(moving, arrays, strict=True))
         return finished(products, [filled.get(k, x) for k, x in enumerate(rest)], tile, operands, live=read)
 
-    s, pull, seen = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
-    dp = dropped(_of_values(dout, value, plan), tile, operands, plan)
+    s, pull, visible = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
+    dp = dropped(_dout_dot_value(dout, value, plan), tile, operands, plan)
     if at_once:
         s = in_memory(s)  # else products and softmax's derivative are one kernel, slower for a short text
         s = s + (s - s)
-        p = jnp.multiply(*parts_of_softmax(s if seen is None else jnp.where(seen, s, -jnp.inf)))
-        seen = read if seen is None else read & seen
-        delta = sums_of_products(jnp.where(seen, p, 0), jnp.where(seen, dp, 0)) - of_rows[0]
+        p = jnp.multiply(*parts_of_softmax(s if visible is None else jnp.where(visible, s, -jnp.inf)))
+        visible = read if visible is None else read & visible
+        delta = sums_of_products(jnp.where(visible, p, 0), jnp.where(visible, dp, 0)) - row_numbers[0]
         p = p + delta * (delta - delta)  # NaN in a row that is not finite, and so is its tangent
         query, key, dout = map(finite_straight_through, (query, key, dout))
     else:
         p = jnp.exp(at_most_zero(s - shift))
-    p = p if seen is None else jnp.where(seen, p, 0)
+    p = p if visible is None else jnp.where(visible, p, 0)
     ds = p * (dp - delta)
-    dz, drest = pull(ds if seen is None else jnp.where(seen, ds, 0))  # a value may be huge: 0 · inf
+    dz, drest = pull(ds if visible is None else jnp.where(visible, ds, 0))  # a value may be huge: 0 · inf
     dz = plan.scale * dz  # times a query or a key, the scale might overflow where dz is 0
-    found = [_of_rows(dz, key, plan, False, times)] if wanted[QUERY] is not None else []
+    gradients = [_multiply_by_keys(dz, key, plan, False, times)] if wanted[QUERY] is not None else []
     for k, weights, array in ((KEY, dz, query), (VALUE, dropped(p, tile, operands, plan), dout)):
         if wanted[k] is not None:
-            found.append(_over_queries(weights, array, key.shape[-3], plan))
-    return (*found, *drest)
+            gradients.append(_over_queries(weights, array, key.shape[-3], plan))
+    return (*gradients, *drest)
 
 
 def _in_groups(x: Array, G: int) -> Array:
@@ -159,16 +159,16 @@ def _over_queries(weights: Array, x: Array, G: int, plan: Plan) -> Array:
     """
     one, other = (_in_groups(y, G) for y in (weights, x))
     heads, rows = weights.shape[-3] // G, one.shape[-2]
-    of_one = plan.platform == "cpu" and math.prod(one.shape[:-2]) == 1
-    if apart := of_one and heads > 1 and isinstance(rows, int) and rows > CHAIN:  # or symbolic, in jax.export
+    is_unbatched = plan.platform == "cpu" and math.prod(one.shape[:-2]) == 1
+    if apart := is_unbatched and heads > 1 and isinstance(rows, int) and rows > CHAIN:  # or symbolic, in jax.export
         parts = next(count for count in range(2, heads + 1) if heads % count == 0)
         one, other = (y.reshape(*y.shape[:-2], parts, rows // parts, y.shape[-1]) for y in (one, other))
     found = times(one, other, False, plan.flat, plan.precision, transpose_left=True)
     return found.sum(axis=-3) if apart else found
 
 
-def _of_heads(x: Array, shape: tuple[int, ...]) -> Array:
-    """Go the other way, for (..., N, T, .) of a shape, whose last axis and whose axes from vmap may be others."""
+def _in_heads(x: Array, shape: tuple[int, ...]) -> Array:
+    """Undo ``_in_groups`` for (..., N, T, .) of a shape; the last axis and axes from vmap may differ."""
     return x.reshape(*x.shape[:-3], *shape[-3:-1], x.shape[-1])
 
 
@@ -185,32 +185,32 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan) -> Array
     return weights * jnp.where(kept, 1 / (1 - plan.rate) if plan.rate < 1 else 1.0, 0.0)
 
 
-def _of_rows(
+def _multiply_by_keys(
     x: Array, other: Array, plan: Plan, transpose_right: bool = False, multiplied: Callable[..., Array] = product
 ) -> Array:
-    """The product for each query of x (..., N, queries, .) with what its keys have, (..., G, keys, .) or transposed."""
+    """The product of x (..., N, queries, .) with an array of the keys, (..., G, keys, .) or transposed."""
     grouped = _in_groups(x, other.shape[-3])
-    return _of_heads(multiplied(grouped, other, transpose_right, plan.flat, plan.precision), x.shape)
+    return _in_heads(multiplied(grouped, other, transpose_right, plan.flat, plan.precision), x.shape)
 
 
-def _of_values(dout: Array, value: Array, plan: Plan) -> Array:
-    """``dout · v`` of each pair, on a CPU of at most ``COLUMNS`` columns each: see ``_summed``."""
+def _dout_dot_value(dout: Array, value: Array, plan: Plan) -> Array:
+    """``dout · v`` of each pair, on a CPU of at longest ``COLUMNS`` columns each: see ``_weighted_sum``."""
     ends = [*range(COLUMNS, dout.shape[-1], COLUMNS)] if plan.platform == "cpu" else []
     pairs = zip(jnp.split(dout, ends, axis=-1), jnp.split(value, ends, axis=-1), strict=True)
-    first, *others = (_of_rows(x, y, plan, True, times) for x, y in pairs)
-    return sum(others, first)
+    first, *rest = (_multiply_by_keys(x, y, plan, True, times) for x, y in pairs)
+    return sum(rest, first)
 
 
-def _summed(weights: Array, value: Array, plan: Plan) -> Array:
-    """The weighted sums of the values, of at most ``LENGTH`` keys each: a longer chain of products misses L7.
+def _weighted_sum(weights: Array, value: Array, plan: Plan) -> Array:
+    """The weighted sums of the values, of at longest ``LENGTH`` keys each: a longer chain of products misses L7.
 
     XLA:CPU adds up in chains. If all values are equal, what one of many keys rounds is left in every gradient (L8).
     """
-    keys, most = value.shape[-2], KEYS if plan.platform == "cpu" else LENGTH
-    if not isinstance(keys, int) or keys <= most:  # or symbolic, in jax.export
-        return _of_rows(weights, value, plan)
+    keys, longest = value.shape[-2], KEYS if plan.platform == "cpu" else LENGTH
+    if not isinstance(keys, int) or keys <= longest:  # or symbolic, in jax.export
+        return _multiply_by_keys(weights, value, plan)
     halves = (slice(None, keys // 2), slice(keys // 2, None))
-    one, other = (_summed(weights[..., half], value[..., half, :], plan) for half in halves)
+    one, other = (_weighted_sum(weights[..., half], value[..., half, :], plan) for half in halves)
     return one + other
 
 
@@ -236,7 +236,7 @@ def _products(
 ) -> Factors:
     """Two arrays whose product is that; the second, (..., N, queries, 1), is a power of two."""
     raised, lowered = factors
-    products, after = _of_rows(query * raised, key, plan, True, multiplied), plan.factors[1]
+    products, after = _multiply_by_keys(query * raised, key, plan, True, multiplied), plan.factors[1]
     return products if after is None else products * after, lowered
 
 
@@ -244,7 +244,7 @@ def _marks(products: Array, *values: Array) -> Array:
     """NaN for pairs (..., N, queries, keys) whose product, or a value of whose key, is not finite; 0 for others."""
     marks = in_memory(mark_of_rows(*values))  # not in the kernel of the products, which takes longer with it
     grouped = _in_groups(lax.stop_gradient(products), marks.shape[-3])
-    return _of_heads(jnp.subtract(grouped, grouped) + marks.swapaxes(-1, -2), products.shape)
+    return _in_heads(jnp.subtract(grouped, grouped) + marks.swapaxes(-1, -2), products.shape)
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
