@@ -1,8 +1,8 @@
 """``python tests/choosing.py FOLDER...``: the default suite, from what ``pytest --record FOLDER`` has noted.
 
-``pytest`` runs it where it is told nothing: each test that a table of planted mistakes names as the one that notices,
-those of the public names, the first block of pages that need nothing else, rules about all files, and, in as few CPU
-seconds as can be, the lines of the package that quick tests run, but where a line would cost more than half a second.
+``pytest`` runs it by default: a test of each law on each implementation, each test that a table of planted mistakes
+names as the one that notices, those of the public names and commands, the first block of pages that need nothing else,
+rules about all files, and the tests of at most 0.3 seconds that run lines of the package that no other does.
 ``pytest -m full`` runs the rest. The list, ``default.json``, has the seconds of each test, and why it is there.
 """
 
@@ -14,7 +14,29 @@ from pathlib import Path
 from places import TESTS
 
 LIST = TESTS / "default.json"
-ALWAYS = (  # beginnings of names: the public names, the pages, judges that share no code with us, rules about all files
+LAWS_IN_SHORT = (
+    *(
+        "l1_",
+        "l2_",
+        "l3_",
+        "l4_",
+        "l5_",
+        "l6_the_future",
+        "l7_half",
+        "l8_a_wider",
+        "l9_two",
+        "l10_",
+        "l11_empty_sizes[5-0-2",
+    ),
+    *("l12_the_jacobians", "l13_", "l15_the", "l17_"),
+)
+ALWAYS = (  # beginnings of names: laws, public names, commands, pages, judges that share no code with us, rules
+    *(f"tests/engine/test_laws.py::test_{name}" for name in LAWS_IN_SHORT),
+    "src/",
+    "tests/engine/gradients/test_cross_validation.py::test_specification_gives_the_same_bits",
+    "tests/kit/test_describe.py::test_the_command",
+    "tests/learn/test_learn.py::TestCommands",
+    "tests/encoders/test_embed_command.py",
     "tests/seeds/test_seeds.py",
     "tests/pages/test_readme.py",
     "tests/pages/test_pages.py::test_the_first_block",
@@ -25,9 +47,10 @@ ALWAYS = (  # beginnings of names: the public names, the pages, judges that shar
     *(f"tests/pages/test_words.py::test_{name}" for name in ("no_sentence", "a_docstring")),
     *(f"tests/pages/test_docs.py::test_{name}" for name in ("a_release_is", "the_text_of_a_tag")),
     "tests/house/test_wheel.py",
+    "tests/house/test_tests_of_laws.py",
     "tests/house/test_default_suite.py::test_whatever",
 )
-PRICE = 0.5  # seconds that a line may cost, which no cheaper test runs
+PRICE = 0.3  # seconds that a test may cost which is there for lines that no cheaper test runs
 
 
 def noticing():
@@ -71,7 +94,7 @@ def in_lines(ranges):
 def chosen(tests, always, price=PRICE):
     """Test -> [seconds, why]: those that are always there, then whichever runs most new lines in a second.
 
-    Of these none whose lines others run, too, and none whose own lines cost more than the price.
+    Of these none whose lines others run as well, and none that costs more than the price.
     """
     kept = {test: [tests[test][0], "named"] for test in tests if always(test)}
     seen = set().union(*(tests[test][1] for test in kept))
@@ -85,7 +108,7 @@ def chosen(tests, always, price=PRICE):
     times = Counter(line for test in added for line in tests[test][1] - seen)
     for test in sorted(added, key=lambda test: -tests[test][0]):
         own = sum(times[line] == 1 for line in tests[test][1] - seen)
-        if own == 0 or tests[test][0] > own * price:
+        if own == 0 or tests[test][0] > price:
             times.subtract(tests[test][1] - seen)
         else:
             kept[test] = [tests[test][0], f"{own} lines"]

@@ -39,6 +39,7 @@ class Test(NamedTuple):
     implementation: str
     is_quick: bool  # a parameter of each of its implementations is not slow
     parameter: str  # of the tests with law("all", ...)
+    is_on_each: bool  # whether it has an implementation as its parameter
 
     @property
     def node(self) -> str:
@@ -99,4 +100,5 @@ def laws_and_tests():
                 for number in LAWS if law == "all" else (law,):
                     for implementation in of or FOUR:
                         if law != "all" or (number, implementation) not in WITHOUT:
-                            yield Test(file, name, number, implementation, is_quick, number if law == "all" else "")
+                            parameter = number if law == "all" else ""
+                            yield Test(file, name, number, implementation, is_quick, parameter, not of)
