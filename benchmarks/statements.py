@@ -114,9 +114,8 @@ def beside_a_product(results: Results) -> str:
             f"{span([gflops / product for gflops in torch])}, median {median(torch) / product:.2f}",
         ],
     ]
-    said = (
-        f"XLA's best matrix product in this run reached {product:.0f} GFLOP/s. Attention reached these parts of it:\n\n"
-    )
+    speed = f"XLA's best matrix product in this run reached {product:.0f} GFLOP/s."
+    said = f"{speed} Attention reached these fractions of that speed:\n\n"
     return said + tables.table(("", "GFLOP/s over that of the product"), rows)
 
 
