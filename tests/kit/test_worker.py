@@ -270,6 +270,7 @@ class TestCommand:
 
     def test_a_plugin_goes_on_after_a_death(self, tmp_path):
         options = ["--attention=dying:it_is_killed", "--attention-only=scale given", "--attention-only=width 1"]
+        options += ["--attention-options=--ignore scale"]  # of which no call tells the meaning: each dies
         argv = [
             sys.executable,
             "-m",
