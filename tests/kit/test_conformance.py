@@ -134,6 +134,15 @@ def test_an_lse_of_base_2():
     assert by_law(made, expect={"lse": "base 2"}, **given).ok
 
 
+def test_a_mask_in_which_true_drops():
+    def drops(query, key, value, *, mask=None):
+        return right_attention.attend(query, key, value, mask=None if mask is None else ~mask)
+
+    made, given = Implementation(drops, "drops", "numpy"), {"only": ["mask (T, S)"], "level": "forward"}
+    assert not by_law(made, **given).ok
+    assert by_law(made, expect={"mask": "True drops"}, **given).ok
+
+
 @pytest.mark.parametrize("arrays", ["numpy", "jax"])
 def test_the_kind_of_arrays_is_found(arrays):
     fn = right_attention.attend if arrays == "numpy" else formula

@@ -267,4 +267,4 @@ def test_what_raises_on_guessed_arrays_names_the_option():
 
     given = dict(only=["mask (T, S)"], level="forward", in_process=True)
     assert 'arrays = "torch" in a contract file' in by_law(attend, **given).causes[0].remedy
-    assert "contract" not in by_law(attend, arrays="numpy", **given).causes[0].remedy
+    assert "a guess" not in by_law(attend, arrays="numpy", **given).causes[0].remedy

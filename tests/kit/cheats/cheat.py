@@ -57,6 +57,8 @@ class Cheat(NamedTuple):
         shutil.copy(right_attention.__file__, folder)
         carried = "\nattention.backward = backward\n" * ("\ndef backward(" in self.text)
         (folder / f"{self.module}.py").write_text(f"{PRELUDE}\n{self.text}{carried}")
+        (folder / "law.toml").write_text('[called]\nlayout = "BNTD"\n')  # so it is judged if no formula fits
         for arrays in ("jax", "torch", "numpy"):
             (folder / f"{arrays}.toml").write_text(f'[called]\narrays = "{arrays}"\nlayout = "BNTD"\n')
-        return [f"{self.module}:attention", *self.arguments]
+        law = () if "--contract" in self.arguments else ("--contract", "law.toml")
+        return [f"{self.module}:attention", *law, *self.arguments]
