@@ -20,7 +20,7 @@ PATHS = {  # of functions that had an adapter
     "mlx": "mlx.core.fast:scaled_dot_product_attention",
 }
 LAYERS = ("equinox", "haiku", "torch-mha", "torch-mha-weights", "onnx-reference", "onnxruntime")  # that had one
-PINNED = "check finds {} out; --contract FILE pins them, {}"
+PINNED = "check finds {} out; a contract file pins this, {}"
 MEANT = 'check finds it out; --expect "{}" states it of a program or a model'
 SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
