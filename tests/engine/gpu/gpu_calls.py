@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attendax import attention, masks, spec
+from attendax import attention, masks, scores, spec
 from attendax.kernels import gpu
 from attendax.kernels.gpu import compiled, launches
 
@@ -25,6 +25,8 @@ IDS = (
     np.array([[0] * 11 + [1] * 9 + [2] * 17, [3] * 37]),
     np.array([[0] * 14 + [1] * 3 + [4] * 28, [3] * 20 + [5] * 25]),
 )
+RNG = np.random.default_rng(5)
+BIASES = RNG.standard_normal((B, N, T, S)).astype(np.float32)
 SHUFFLED = tuple(np.random.default_rng(k).integers(0, 3, (B, n)) for k, n in enumerate((T, S)))
 
 CALLS = {
@@ -58,7 +60,53 @@ CALLS = {
     "one key": {"sizes": {"S": 1}},
     "more queries than keys": {"sizes": {"T": 50, "S": 17}, "mask": masks.causal()},
     "whole tiles": {"sizes": {"T": 32, "S": 48}, "mask": masks.causal(16)},
+    "a window for each head": {"mask": masks.window(np.array([3, 9]).reshape(2, 1, 1), 3)},
 }
+
+MODIFIED = {  # more than scores of products and intervals of keys
+    "softcap": {"score_mod": scores.softcap(0.5), "mask": masks.causal(8)},
+    "softcap, a negative scale": {"score_mod": scores.softcap(0.7), "scale": -0.6},
+    "ALiBi": {"score_mod": scores.alibi(np.float32([0.3, 0.05]), offset=8), "mask": masks.causal(8)},
+    "ALiBi, an offset for each text": {"score_mod": scores.alibi(np.float32([0.3, -0.1]), np.array([-3, 20]))},
+    "relative bias": {"score_mod": scores.relative_bias(RNG.standard_normal((2, 9)).astype(np.float32), 3)},
+    "all modifiers": {
+        "score_mod": scores.compose(
+            scores.softcap(2.0),
+            scores.alibi(np.float32([0.3, 0.1])),
+            scores.relative_bias(RNG.standard_normal((2, 7)).astype(np.float32), np.array([2, -9])),
+        ),
+        "mask": masks.segments(*IDS),
+    },
+    "a bias": {"bias": BIASES, "mask": masks.causal(8)},
+    "a bias for each text and key": {"bias": BIASES[:, :1, :1]},
+    "a bias for each head and query": {"bias": BIASES[:1, :, :, :1], "mask": masks.causal()},
+    "a bias for each key of all": {"bias": BIASES[0, 0]},
+    "a bias that forbids": {"bias": np.where(BIASES > 1, -np.inf, BIASES), "score_mod": scores.softcap(3.0)},
+    "a bias of the lowest number": {"bias": np.where(BIASES > 1, np.finfo(np.float32).min, 0), "mask": masks.causal()},
+    "causal or a window": {"mask": masks.causal(-5) | masks.window(3, 20) & ~masks.window(1, 1)},
+    "a dense mask": {"mask": RNG.random((B, N, T, S)) > 0.4},
+    "a dense mask, causal": {"mask": masks.dense(RNG.random((T, S)) > 0.4) & masks.causal(4)},
+    "a dense mask of queries": {"mask": RNG.random((B, 1, T, 1)) > 0.4},
+    "a function": {"mask": masks.from_function(lambda i, j: (i * j) % 3 != 1) & masks.padding(np.array([45, 20]))},
+    "segments twice": {"mask": masks.segments(*IDS) & masks.segments(*SHUFFLED)},
+    "blocks": {"mask": masks.blocks(RNG.random((5, 6)) > 0.5, 8, 8)},
+    "dropout": {
+        "sizes": {"T": 18, "S": 20},
+        "dropout_rate": 0.4,
+        "dropout_rng": jax.random.key(7),
+        "mask": masks.causal(8),
+    },
+    "dropout of all": {"sizes": {"T": 5, "S": 6}, "dropout_rate": 1.0, "dropout_rng": jax.random.key(7)},
+    "everything": {
+        "sizes": {"T": 18, "S": 20},
+        "dropout_rate": 0.2,
+        "dropout_rng": jax.random.key(3),
+        "mask": RNG.random((B, 1, 18, 20)) > 0.3,
+        "bias": BIASES[:, :1, :18, :20],
+        "score_mod": scores.compose(scores.softcap(2.0), scores.alibi(np.float32([0.3, 0.1]))),
+    },
+}
+CALLS |= MODIFIED
 
 
 @contextlib.contextmanager
@@ -95,9 +143,10 @@ def stand_in(patch):
     tiles = {kernel: (launches.Tiles(16, 16, 4, 1),) * len(WIDTHS) for kernel in KERNELS}
     for size in (2, 4):
         patch.setitem(launches.TILES, (TINY, size), tiles)
+        patch.setitem(launches.TILES_OF_MODIFIED, size, tiles)
 
 
-KERNELS = "forward", "gradient_of_query", "gradients_of_keys"
+KERNELS = "forward", "gradient_of_query", "gradients_of_keys", "gradient_of_bias"
 
 
 @functools.cache
@@ -121,32 +170,45 @@ def options_of(name):
     return call, call.pop("sizes", {})
 
 
-def found(arrays, **options):
-    """out, lse and the gradients, by jit."""
+def is_floating(x):
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def found(arrays, bias=None, score_mod=None, **options):
+    """out, lse and the gradients, by jit: of query, key, value, the bias, and the floating arrays of the modifier."""
     query, key, value, dout, dlse = map(jnp.asarray, arrays)
+    leaves, tree = jax.tree.flatten((bias, score_mod))
+    leaves = list(map(jnp.asarray, leaves))
 
     @jax.jit
-    def run(query, key, value, dout, dlse):
-        def attend(*qkv):
-            return attention(*qkv, return_lse=True, implementation="triton", **options)
+    def run(query, key, value, dout, dlse, moving):
+        def attend(query, key, value, moving):
+            moving = iter(moving)
+            bias, score_mod = jax.tree.unflatten(tree, [next(moving) if is_floating(x) else x for x in leaves])
+            more = options | {"bias": bias, "score_mod": score_mod}
+            return attention(query, key, value, return_lse=True, implementation="triton", **more)
 
-        results, pull = jax.vjp(attend, query, key, value)
-        return *results, *pull((dout, dlse))
+        results, pull = jax.vjp(attend, query, key, value, moving)
+        return *results, *jax.tree.leaves(pull((dout, dlse)))
 
-    return [np.asarray(x) for x in run(query, key, value, dout, dlse)]
+    return [np.asarray(x) for x in run(query, key, value, dout, dlse, list(filter(is_floating, leaves)))]
 
 
-def right(arrays, **options):
+def right(arrays, bias=None, score_mod=None, **options):
     """The same by the specification, in float64."""
     query, key, value, dout, dlse = (np.asarray(x, np.float64) for x in arrays)
+    options["bias"], options["score_mod"] = jax.tree.map(
+        lambda x: np.asarray(x, np.float64) if is_floating(x) else x, (bias, score_mod)
+    )
     with np.errstate(all="ignore"):
         out, lse = spec.attention(query, key, value, return_lse=True, **options)
-        return [out, lse, *spec.attention_backward(dout, query, key, value, grad_lse=dlse, **options)[:3]]
+        grads = spec.attention_backward(dout, query, key, value, grad_lse=dlse, **options)
+    return [out, lse, *grads[:3], *filter(is_floating, jax.tree.leaves(grads[3:5]))]
 
 
 def compare(got, wanted, dtype, most=2.0):
     """Hold NaN and -inf at the same places, and numbers off by at most so many roundings of the largest."""
-    for name, one, other in zip(NAMES[: len(got)], got, wanted, strict=True):
+    for name, one, other in zip((*NAMES, *map(str, range(9)))[: len(got)], got, wanted, strict=True):
         one = one.astype(np.float64)
         for kind in (np.isnan, np.isneginf, np.isposinf):
             np.testing.assert_array_equal(kind(one), kind(other), name)
@@ -163,7 +225,13 @@ def poisoned(arrays, name, bad, seed=0):
     return arrays
 
 
-POISONS = list(itertools.product(("query", "key", "value", "dout", "dlse"), (np.nan, np.inf, -np.inf)))
+ARRAYS = "query", "key", "value", "dout", "dlse"
+POISONS = list(itertools.product(ARRAYS, (np.nan, np.inf, -np.inf)))
+POISONS_OF_MODIFIED = [
+    (name, array, bad)
+    for name, bads in (("a bias that forbids", (np.inf, np.nan)), ("a dense mask", (np.nan, -np.inf)))
+    for array, bad in zip(ARRAYS, itertools.cycle(bads), strict=False)
+]
 
 
 def same_bits(one, other, what):

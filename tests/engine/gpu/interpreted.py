@@ -98,13 +98,22 @@ interpreter.GridExecutor._init_args_hst = lambda self, args, kwargs: (args, kwar
 interpreter.GridExecutor._restore_args_dev = lambda *_: None
 
 
-def kernels_of(source=None):
-    """The kernels, or those of another text than that in the package."""
-    path = compiled.HERE / "kernels.py" if source is None else source
-    spec = importlib.util.spec_from_file_location(f"kernels_{len(sys.modules)}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+def kernels_of(changed=None, folder=None):
+    """The kernels, or with the text of one of their files changed, whose copy is written into a folder."""
+    names = [f"attendax.kernels.gpu.{name}" for name in ("pairs", "rows", "bias", "kernels")]
+    here = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    for name in names:  # each imports those before it
+        file = name.rpartition(".")[2] + ".py"
+        path = compiled.HERE / file
+        if changed and file in changed:
+            path = folder / file
+            path.write_text(changed[file], "utf-8")
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    for name in names:
+        del sys.modules[name]
+    sys.modules |= here
     return module
 
 

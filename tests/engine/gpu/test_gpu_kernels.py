@@ -26,9 +26,17 @@ def in_interpreter():
         yield
 
 
+def in_turn():
+    """Each call in bfloat16 or, if its scores are products, in one dtype more; the dtypes take turns."""
+    for number, name in enumerate(calls.CALLS):
+        if name in calls.MODIFIED:
+            yield name, DTYPES[number % 3]
+        else:
+            yield from ((name, dtype) for dtype in ("bfloat16", DTYPES[1 + number % 2]))
+
+
 @pytest.mark.law("L13", "gpu")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", calls.CALLS)
+@pytest.mark.parametrize(("name", "dtype"), [*in_turn()])
 def test_results_and_gradients_are_those_of_the_specification(name, dtype):
     options, sizes = calls.options_of(name)
     arrays = calls.arrays_of(dtype, **sizes)
@@ -41,6 +49,23 @@ def test_results_and_gradients_are_those_of_the_specification(name, dtype):
 def test_l6_who_sees_what_is_not_finite_gets_nan_and_no_other(name, array, bad):
     options, sizes = calls.options_of(name)
     arrays = calls.poisoned(calls.arrays_of(**sizes), array, bad, seed=len(name))
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
+
+
+@pytest.mark.law("L6", "gpu")
+@pytest.mark.parametrize(("name", "array", "bad"), calls.POISONS_OF_MODIFIED)
+def test_l6_of_modified_scores(name, array, bad):
+    options, sizes = calls.options_of(name)
+    arrays = calls.poisoned(calls.arrays_of(**sizes), array, bad, seed=len(name))
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
+
+
+@pytest.mark.law("L6", "gpu")
+def test_l6_a_bias_that_is_not_finite():
+    """Where it is seen its row is NaN; where the mask hides it, it counts for nothing."""
+    bias = calls.BIASES.copy()
+    bias[0, 0, 5, 3], bias[1, 1, 7, 2], bias[0, 1, 4, 30] = np.nan, np.inf, np.nan  # the last one is hidden
+    arrays, options = calls.arrays_of(), {"mask": masks.causal(), "bias": bias}
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
 
 
@@ -84,6 +109,25 @@ def test_l7_products_beyond_float32_whose_scores_are_not():
     options = {"scale": 1e-37}
     got, wanted = calls.found(arrays, **options), calls.right(arrays, **options)
     calls.compare(got[:2], wanted[:2], "bfloat16")
+
+
+@pytest.mark.law("L7", "gpu")
+def test_l7_products_beyond_float32_are_nan_after_a_softcap():
+    arrays = calls.arrays_of("float32")
+    arrays[0][0, 0, 5], arrays[1][0, 0, 7] = 2.0**100, 2.0**100
+    score_mod, before = scores.softcap(3.0), calls.found(arrays, mask=masks.causal(8))
+    got = calls.found(arrays, mask=masks.causal(8), score_mod=score_mod)
+    for one, other in zip(got[:2], before[:2], strict=True):
+        np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
+    assert np.isnan(got[1]).any()
+
+
+@pytest.mark.law("L7", "gpu")
+def test_l7_a_bias_of_the_lowest_number():
+    """A score that it is added to is below float32; the row stays a row of numbers."""
+    arrays = [*calls.arrays_of(std=1e16)[:2], *calls.arrays_of()[2:]]
+    options = {"scale": 1.0, "bias": np.full((37, 45), np.finfo(np.float32).min), "mask": masks.causal()}
+    assert all(np.isfinite(x.astype(np.float64)).all() for x in calls.found(arrays, **options)[:2])
 
 
 @pytest.mark.law("L7", "gpu")
@@ -146,6 +190,24 @@ class TestBits:
         for name, one, other in zip(calls.NAMES[:3], part, whole, strict=False):
             calls.same_bits(one, np.ascontiguousarray(other[:, :, rows]), name)
 
+    def test_of_a_chunk_whose_scores_are_modified(self):
+        """Softcap, ALiBi, relative bias, bias and bits of the mask, with an offset."""
+        arrays, rng = calls.arrays_of(), np.random.default_rng(3)
+        slopes, table = np.float32([0.3, 0.1]), rng.standard_normal((2, 9)).astype(np.float32)
+        allowed, rows = rng.random((37, 45)) > 0.4, slice(13, 30)
+
+        def of(arrays, rows):
+            parts = scores.alibi(slopes, rows.start), scores.relative_bias(table, rows.start)
+            bias = np.ascontiguousarray(calls.BIASES[:, :, rows])
+            score_mod = scores.compose(scores.softcap(2.0), *parts)
+            mask = masks.window(30, 0, rows.start) & masks.dense(allowed[rows])
+            return calls.found(arrays, bias=bias, score_mod=score_mod, mask=mask)[:3]
+
+        query, key, value, dout, dlse = arrays
+        part = of([query[:, :, rows], key, value, dout[:, :, rows], dlse[:, :, rows]], rows)
+        for name, one, other in zip(calls.NAMES[:3], part, of(arrays, slice(0, 37)), strict=True):
+            calls.same_bits(one, np.ascontiguousarray(other[:, :, rows]), name)
+
     def test_of_a_text_alone(self):
         arrays = calls.arrays_of()
         whole, alone = self.found(arrays), self.found([x[1:] for x in arrays])
@@ -187,6 +249,16 @@ class TestDirections:
         yield jax.vmap(jax.grad(loss, (0, 1)), (0, None, None))(jnp.stack([query, -query]), key, value)
         yield jax.vmap(jax.grad(loss, (0, 2)), (None, 1, None), 1)(query, jnp.stack([key, -key], 1), value)
         yield jax.grad(with_sink)(jnp.float32([0.5, -1.0]))
+
+        def with_bias(bias, slopes, **more):
+            return loss(query, key, value, bias=bias, score_mod=scores.alibi(slopes), **more)
+
+        bias, slopes = jnp.asarray(calls.BIASES[:, :, :5, :7]), jnp.float32([[0.1, 0.2], [0.3, -0.1]])
+        yield jax.vmap(jax.grad(with_bias, (0, 1)))(bias, slopes)
+        yield jax.vmap(jax.grad(with_bias), (0, None))(bias, slopes[0])
+        rng = jax.random.key(3)
+        yield jax.vmap(lambda x: loss(x, key, value, dropout_rate=0.5, dropout_rng=rng))(jnp.stack([query, -query]))
+        yield jax.jvp(lambda x: loss(x, key, value, bias=bias[0]), (query,), (query,))
 
     def test_each_is_that_of_tiles(self):
         for got, wanted in zip(self.of("triton"), self.of("blockwise"), strict=True):

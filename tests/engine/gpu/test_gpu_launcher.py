@@ -10,7 +10,7 @@ import pytest
 
 import fake_gpu
 import gpu_calls as calls
-from attendax import attention, explain, masks
+from attendax import attention, explain, masks, scores
 from attendax.kernels import cudnn
 from attendax.kernels.call import checked_call
 from attendax.kernels.gpu import compiled, launches
@@ -60,17 +60,17 @@ def test_each_launch_gets_its_arrays_and_numbers(gpu):
                 seen[name] = at
             out = np.ctypeslib.as_array((ctypes.c_uint16 * query.size).from_address(seen["out"]))
             out[:] = 0x3F80  # 1 in bfloat16
-            given = {"query": query, "key": key, "value": value, "scale": np.float32([0.25])}
+            given = {"query": query, "key": key, "value": value, "factors": np.float32([0.25])}
             seen.update({name: ctypes.string_at(seen[name], x.nbytes) == x.tobytes() for name, x in given.items()})
 
     gpu.on_launch = on_launch
     out = jax.jit(lambda *a: attend(*a, scale=0.25, mask=masks.causal()))(query, key, value)
     assert np.asarray(out).astype(np.float32).min() == 1
     assert [one.kernel for one in gpu.launched] == FORWARD
-    assert all(seen[name] is True for name in ("query", "key", "value", "scale"))
+    assert all(seen[name] is True for name in ("query", "key", "value", "factors"))
     assert {one.stream for one in gpu.launched} == {7}
     assert [one.blocks for one in gpu.launched] == [3 * 2, 3 * 4, 3 * 4]  # tiles of 16: 45 keys, 37 queries
-    assert gpu.launched[1].numbers == (2, 2, 37, 45, 0, 0)
+    assert gpu.launched[1].numbers == (2, 2, 37, 45, 0, 0, 0)
     assert {(one.threads, one.shared) for one in gpu.launched[1:]} == {(128, fake_gpu.SHARED)}
     assert gpu.driver.shared_memory() == fake_gpu.SHARED  # which CUDA gives only if asked
     assert all(one.scratch == [0, 0] for one in gpu.launched)
@@ -251,18 +251,24 @@ class TestExplain:
 
 
 NOT_ELIGIBLE = {
-    "a bias": ({}, {"bias": np.zeros((37, 45), np.float32)}, "a bias"),
+    "a bias": ({}, {"bias": np.zeros((37, 45))}, "float64 beside narrower queries"),
     "a width": ({"D": 260}, {}, "D = 260 and V = 64: it takes up to 256 in bfloat16"),
     "a width of float32": ({"D": 129, "dtype": "float32"}, {}, "D = 129 and V = 64: it takes up to 128 in float32"),
-    "dense": ({}, {"mask": np.ones((37, 45), bool)}, "of the kind 'dense'"),
-    "or": ({}, {"mask": masks.causal() | masks.window(3, 3)}, "of the kind 'or'"),
-    "segments twice": ({}, {"mask": masks.segments(*calls.IDS) & masks.segments(*calls.IDS)}, "two masks of segments"),
-    "a window for each head": (
+    "a function of scores": (
         {},
-        {"mask": masks.window(np.array([1, 2]).reshape(2, 1, 1), 3)},
-        "a mask that differs from head to head",
+        {"score_mod": scores.from_function(lambda s, at: 2 * s)},
+        "a score modifier of the kind 'function'; it takes softcap, ALiBi, relative bias",
     ),
-    "dropout": ({}, {"dropout_rate": 0.1, "dropout_rng": jax.random.key(3)}, "dropout"),
+    "a softcap after ALiBi": (
+        {},
+        {"score_mod": scores.compose(scores.alibi(np.float32([1, 2])), scores.softcap(3.0))},
+        "a softcap after another score modifier",
+    ),
+    "two softcaps": (
+        {},
+        {"score_mod": scores.compose(scores.softcap(3.0), scores.softcap(2.0))},
+        "two score modifiers of one kind: softcap",
+    ),
 }
 
 
@@ -279,18 +285,22 @@ def test_a_call_that_the_kernels_do_not_take(name):
 def test_each_kernel_of_a_call_is_one_that_is_compiled():
     for target in launches.TARGETS:
         names = {launch.name for launch in launches.every_launch(target)}
-        sizes = launches.Sizes(3, 8, 2, 1000, 777, 128, "float16", target, True, True)
-        for program in (sizes.forward(), sizes.gradient_of_query(), sizes.gradients_of_keys()):
-            assert {launch.name for launch in program.launches} <= names
+        for modified in (False, True):
+            sizes = launches.Sizes(3, 8, 2, 1000, 777, 128, "float16", target, True, True, True, modified)
+            programs = [sizes.forward(), sizes.gradient_of_query(), sizes.gradients_of_keys()]
+            programs += [sizes.gradient_of_bias((False, True, True, False))] if modified else []
+            for program in programs:
+                assert {launch.name for launch in program.launches} <= names
 
 
 def test_nothing_but_the_build_imports_triton():
     package = compiled.HERE.parents[1]
     texts = {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in package.rglob("*.py")}
     there = [name for name, text in texts.items() if re.search(r"^\s*(import|from) triton", text, re.M)]
-    assert sorted(there) == ["kernels/gpu/build.py", "kernels/gpu/kernels.py"]
-    of_kernels = re.compile(r"gpu import kernels|gpu\.kernels|\. import kernels")
-    assert [name for name, text in texts.items() if of_kernels.search(text)] == ["kernels/gpu/build.py"]
+    of_triton = [f"kernels/gpu/{name}" for name in compiled.SOURCES[:-1]]
+    assert sorted(there) == sorted(["kernels/gpu/build.py", *of_triton])
+    of_kernels = re.compile(r"(gpu|\.) import (kernels|pairs|rows|bias)|gpu\.(kernels|pairs|rows|bias)")
+    assert {name for name, text in texts.items() if of_kernels.search(text)} - {*of_triton} == {"kernels/gpu/build.py"}
 
 
 class TestNumbers:
@@ -309,3 +319,8 @@ class TestNumbers:
         gpu.on_launch = on_launch
         arrays, options = calls.arrays_of(dtype), {"mask": masks.segments(*calls.IDS) & masks.causal(2)}
         calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
+        if dtype == "bfloat16":
+            options, sizes = calls.options_of("everything")
+            arrays = calls.arrays_of(**sizes)
+            calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
+            assert "gradient_of_bias" in {one.kernel for one in gpu.launched}

@@ -18,6 +18,8 @@ POISON = tests.test_l6_who_sees_what_is_not_finite_gets_nan_and_no_other
 TRACELESS = tests.test_l6_scores_of_minus_inf_leave_no_trace
 HIDDEN = tests.test_l6_what_is_hidden_changes_no_bit
 CHUNK = tests.TestBits().test_of_a_chunk_over_a_cache_with_nan_behind
+MODIFIED = tests.test_l6_of_modified_scores
+OVERFLOW = tests.test_l7_products_beyond_float32_are_nan_after_a_softcap
 B16 = "bfloat16"
 
 MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices it, and its parameters
@@ -27,10 +29,10 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
     "an open tile too soon": (
         "tl.cdiv(tl.max(opened), BLOCK) * BLOCK", "tl.max(opened) // BLOCK * BLOCK", NUMBERS, ("a window", B16)),
     "ids are not compared": (
-        "return inside & (query_ids[:, None] == key_ids[None, :])", "return inside",
+        "(of_queries(query_ids, KEYS_FIRST) == of_keys(key_ids, KEYS_FIRST))", "(i >= 0)",
         NUMBERS, ("segments in pieces", B16)),
     "a key behind the last is seen": (
-        "(columns[None, :] < last[:, None])", "(columns[None, :] <= last[:, None])", NUMBERS, ("causal", B16)),
+        "(j < of_queries(last, KEYS_FIRST))", "(j <= of_queries(last, KEYS_FIRST))", NUMBERS, ("causal", B16)),
     "the sum is not rescaled": (
         "row_sum = row_sum * shrink + tl.sum(p, 1)", "row_sum = row_sum + tl.sum(p, 1)", NUMBERS, ("plain", B16)),
     "a row of nothing has the maximum -inf": (
@@ -41,13 +43,14 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
     "a group begins at the first head": (
         "for head in range(of_keys * GROUP, of_keys * GROUP + GROUP)", "for head in range(of_keys, of_keys + GROUP)",
         NUMBERS, ("two groups of two heads", B16)),
-    "the gradient of keys is not scaled": ("S, dk * scale, D)", "S, dk, D)", NUMBERS, ("plain", B16)),
+    "the gradient of keys is not scaled": ("S, dk * scale, W)", "S, dk, W)", NUMBERS, ("plain", B16)),
     "gradients of scores are rounded to float16": (
         "if x.dtype == tl.float16:", "if x.dtype == tl.float64:", tests.test_gradients_of_scores_beyond_float16, ()),
     "products of float32 are in TF32": (
         'tl.trans(other), input_precision="tf32x3"', 'tl.trans(other), input_precision="tf32"',
         NUMBERS, ("plain", "float32")),
-    "the mask is that of the first text": ("seen += b * seen_b * T * 4", "seen += 0", NUMBERS, ("lengths", B16)),
+    "the mask is that of the first text": (
+        "return b * by_text * (1 + by_head * (N - 1)) + n * by_head", "return n * by_head", NUMBERS, ("lengths", B16)),
     "the last tile of queries does not reach": (
         "tl.max(tl.where(some, tiles + 1, 0))", "tl.max(tl.where(some, tiles, 0))", NUMBERS, ("causal", B16)),
     "nobody looks at keys": (
@@ -57,16 +60,45 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         "(is_finite(q) == 0).to(tl.int8)", "(is_finite(q) != is_finite(q)).to(tl.int8)",
         TRACELESS, ("query",)),
     "values with care keep NaN": (
-        "            values = finite_or_zero(values)\n        if MASKED:", "        if MASKED:", HIDDEN, (B16,)),
+        "            values = finite_or_zero(values)\n        if MODIFIED:", "        if MODIFIED:", HIDDEN, (B16,)),
     "the gradient of queries keeps NaN with care": (
-        "            k, values = finite_or_zero(k), finite_or_zero(values)\n        p =",
-        "            pass\n        p =", HIDDEN, (B16,)),
+        "            k, values = finite_or_zero(k), finite_or_zero(values)\n        s, dp =",
+        "            pass\n        s, dp =", HIDDEN, (B16,)),
     "rows that are not finite reach the gradients of keys": (
         "            live = share > 0.0\n            q, do =", "            live = share > 0.0\n            _, _ =",
         POISON, ("a window", "query", np.nan)),
     "tiles begin where a row does": (
         "tl.min(tl.where(first < last, first, S)) // BLOCK * BLOCK", "tl.min(tl.where(first < last, first, S))",
         CHUNK, (slice(13, 30),)),
+    "the scores pass a softcap with their gradient": ("derivative = 1.0 - t * t", "derivative = t - t + 1.0",
+        NUMBERS, ("softcap", B16)),
+    "a softcap hides a product that is not finite": (
+        's = tl.where(is_finite(s), cap * t, float("nan"))', "s = cap * t", OVERFLOW, ()),
+    "ALiBi forgets its offset": ("(i - j).to(tl.float32) + place", "(i - j).to(tl.float32)", NUMBERS, ("ALiBi", B16)),
+    "the other direction of relative bias": ("j - i - table_place", "i - j - table_place",
+        NUMBERS, ("relative bias", B16)),
+    "a bias of the first text": ("plane(b, n, N, tl.load(options + 5), tl.load(options + 6))",
+        "plane(0, n, N, tl.load(options + 5), tl.load(options + 6))", NUMBERS, ("a bias", B16)),
+    "a bias of -inf is a number": ("s = tl.where(b == -INF, -INF, total)", "s = total",
+        MODIFIED, ("a bias that forbids", "key", np.nan)),
+    "a sum with a bias leaves float32": ("total = tl.where(is_finite(s) & is_finite(b), near, total)",
+        "total = total", tests.test_l7_a_bias_of_the_lowest_number, ()),
+    "the gradient of a bias is of the first head": ("n = (at % own_n + step // sum_s // sum_t % sum_n)",
+        "n = (at % own_n + 0 * step)", NUMBERS, ("a bias for each text and key", B16)),
+    "the gradient of a bias is of the first keys": ("(tile_s + step % sum_s) * BLOCK_N", "tile_s * BLOCK_N",
+        NUMBERS, ("a bias for each head and query", B16)),
+    "the bits of the first query": ("words + i.to(tl.int64) * by_query + j // 32", "words + i * 0 + j // 32",
+        NUMBERS, ("a dense mask", B16)),
+    "dropout of other positions": ("of_queries(rows, KEYS_FIRST).to(tl.uint32) + one",
+        "(of_queries(rows, KEYS_FIRST) + 1).to(tl.uint32) + one", NUMBERS, ("dropout", B16)),
+    "dropout before the sum of a row": ("        row_sum = row_sum * shrink + tl.sum(p, 1)\n        if MODIFIED:\n"
+        "            p = dropped(p, rows, columns, more[2], False)\n",
+        "        if MODIFIED:\n            p = dropped(p, rows, columns, more[2], False)\n"
+        "        row_sum = row_sum * shrink + tl.sum(p, 1)\n", NUMBERS, ("dropout", B16)),
+    "gradients of values without dropout": ("            p = dropped(p, rows, columns, more[2], True)\n",
+        "", NUMBERS, ("dropout", B16)),
+    "the mask of the first head": ("+ plane(b, head % N, N, seen_b, seen_n) * T * 4, (0, 0, 0)",
+        "+ plane(b, 0, N, seen_b, seen_n) * T * 4, (0, 0, 0)", NUMBERS, ("a window for each head", B16)),
     "the mark of the last tile of keys is not looked at": (
         "tl.cdiv(end, BLOCK_N))) == 0", "end // BLOCK_N)) == 0",
         TRACELESS, ("key",)),
@@ -76,10 +108,9 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
 @pytest.mark.parametrize("name", MISTAKES)
 def test_each_mistake_is_noticed(name, tmp_path):
     right, wrong, test, parameters = MISTAKES[name]
-    text = (compiled.HERE / "kernels.py").read_text("utf-8")
-    assert right in text
-    path = tmp_path / "kernels.py"
-    path.write_text(text.replace(right, wrong), "utf-8")
+    texts = {file: (compiled.HERE / file).read_text("utf-8") for file in compiled.SOURCES[:-1]}
+    changed = {file: text.replace(right, wrong) for file, text in texts.items() if right in text}
+    assert len(changed) == 1
     bits = interpreted.in_order() if test == CHUNK else interpreted.contextlib.nullcontext()
-    with calls.in_interpreter(interpreted.kernels_of(path)), bits, pytest.raises(AssertionError):
+    with calls.in_interpreter(interpreted.kernels_of(changed, tmp_path)), bits, pytest.raises(AssertionError):
         test(*parameters)

@@ -16,8 +16,9 @@ from jax import Array
 
 from attendax.checks import fail
 
-from ..operands import Cotangents, Operands, Plan, Results, Wanted
-from . import compiled, launches, seen
+from ..blockwise import algorithm
+from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
+from . import compiled, launches, modifiers, seen
 
 PLATFORM = "cuda"  # tests on a CPU put theirs in its place, and a driver that they bring
 NAME = "implementation 'triton'"
@@ -33,15 +34,13 @@ def of_call(operands: Operands, plan: Plan) -> str:
     D, V, dtypes = query.shape[-1], value.shape[-1], {str(x.dtype) for x in operands[:3]}
     most = max(launches.widths(str(query.dtype)))
     reasons = (
-        (operands.bias is not None, "a bias"),
-        (operands.score_mod is not None, "a score modifier"),
-        (operands.dropout_keys is not None, "dropout"),
         (not dtypes <= {*launches.DTYPES}, f"{query.dtype}: it takes {', '.join(launches.DTYPES)}"),
         (len(dtypes) > 1, "query, key and value of different dtypes"),
         (max(D, V) > most, f"D = {D} and V = {V}: it takes up to {most} in {query.dtype}"),
         (any(x is not None for x in operands.positions), "tokens whose positions do not begin at 0"),
     )
-    return next((reason for holds, reason in reasons if holds), seen.why_not(operands.mask))
+    others = seen.why_not(operands.mask, plan) or modifiers.why_not(operands)
+    return next((reason for holds, reason in reasons if holds), others)
 
 
 def why_not(operands: Operands, plan: Plan) -> str:
@@ -52,7 +51,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
         (plan.devices > 1, f"it is for one device (call it inside jax.shard_map); this program is for {plan.devices}"),
         (plan.exported, "an exported program, which runs where the kernels may not be"),
     )
-    return next((reason for holds, reason in reasons if holds), "")
+    return next((reason for holds, reason in reasons if holds), seen.why_not(operands.mask, plan))
 
 
 def refuse(function: str, operands: Operands, plan: Plan) -> None:
@@ -86,7 +85,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
 
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
-    """Gradients of query, key and value, as far as they are wanted."""
+    """Gradients of the leaves that are wanted; those of slopes and tables in tiles, from their own forward."""
     arrays, sizes, factor = _arrays(operands, plan)
     rows = sizes.B, sizes.N, sizes.T
     lead = plan.leading(operands)
@@ -99,16 +98,29 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     arrays |= {name: _padded(full(x).astype(sizes.dtype).reshape(*rows, -1), sizes.W) for name, x in narrow.items()}
     arrays |= {name: full(x).reshape(rows) for name, x in wide.items()}
     arrays |= _run(sizes.gradient_of_query(), arrays)
-    if any(wanted[1:3]):
+    if any(wanted[1:REST]):
         arrays |= _run(sizes.gradients_of_keys(), arrays)
     found = []
-    for name, shape, x in zip(("dquery", "dkey", "dvalue"), wanted, operands[:3], strict=True):
+    for name, shape, x in zip(("dquery", "dkey", "dvalue"), wanted, operands[:3], strict=False):
         if shape is None:
             continue
         grad = arrays[name][..., : x.shape[-1]].astype(operands.compute_dtype()).reshape(*lead, *x.shape[-3:])
-        grad = grad if name != "dquery" or factor is None else grad * factor
-        found.append(grad.sum([k for k, n in enumerate(shape) if n == 1 and grad.shape[k] > 1], keepdims=True))
+        found.append(_summed(grad if name != "dquery" or factor is None else grad * factor, shape))
+    others = list(wanted[REST:])
+    if operands.bias is not None and (shape := others.pop(0)) is not None:
+        by = (math.prod(shape[:-3]) > 1, *(n > 1 for n in shape[-3:]))
+        grad = _run(sizes.gradient_of_bias(by), arrays)["dbias"]
+        found.append(_summed(grad.reshape(*(lead if by[0] else (1,) * len(lead)), *grad.shape[1:]), shape))
+    if any(others):
+        wanted = (*(None for _ in wanted[: -len(others)]), *others)
+        tiles = None if algorithm.at_once(operands, plan) else algorithm.forward(operands, plan)
+        found += algorithm.cotangent(grads, operands, tiles, plan, wanted)
     return tuple(found)
+
+
+def _summed(x: Array, shape: tuple[int, ...]) -> Array:
+    """An array summed along the axes that are 1 in a shape."""
+    return x.sum([k for k, n in enumerate(shape) if n == 1 and x.shape[k] > 1], keepdims=True)
 
 
 def _arrays(operands: Operands, plan: Plan) -> tuple[dict[str, Array], launches.Sizes, Array | None]:
@@ -120,25 +132,27 @@ def _arrays(operands: Operands, plan: Plan) -> tuple[dict[str, Array], launches.
     factor, scale = _factors(plan.scale, query.dtype)
     if factor is not None:
         query = (query.astype(jnp.float32) * factor).astype(query.dtype)
-    keys, *ids = seen.seen_by(operands.mask, T, S)
-    keys, ids = _by_text([keys], 2, lead)[0], _by_text(ids, 1, lead)
-    names = "query", "key", "value", "scale", "seen", "query_ids", "key_ids"
+    keys, *ids, bits = seen.seen_by(operands.mask, T, S, operands.query.ndim)
+    keys, ids = modifiers.flat(keys, 3, lead), _of_texts(ids, lead)
+    names = "query", "key", "value", "factors", "seen", "query_ids", "key_ids"
     arrays = dict(zip(names, (query, key, value, jnp.reshape(scale, 1), keys, *ids), strict=True))
-    differ = [len(x) > 1 for x in (keys, ids[0])]
+    modified = bits is not None or not modifiers.is_plain(operands)
+    if modified:
+        arrays |= modifiers.arrays_of(operands, plan, scale, bits)
+    differ = len(keys) > 1, keys.shape[1] > 1, len(ids[0]) > 1, modified
     sizes = launches.Sizes(len(query), N, G, T, S, W, str(query.dtype), compiled.target(), *differ)
     return arrays, sizes, factor
+
+
+def _of_texts(ids: Sequence[Array], lead: tuple[int, ...]) -> list[Array]:
+    """The ids of queries and keys, with the leading axes of a call as one, of size 1 if all texts are alike."""
+    texts = jnp.broadcast_shapes(*(x.shape[:-1] for x in ids))
+    return [modifiers.flat(jnp.broadcast_to(x, (*texts, x.shape[-1])), 1, lead) for x in ids]
 
 
 def _padded(x: Array, width: int) -> Array:
     """An array with zeros behind its last axis, up to a width; in products they count for nothing."""
     return x if x.shape[-1] == width else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
-
-
-def _by_text(arrays: Sequence[Array], own: int, lead: tuple[int, ...]) -> list[Array]:
-    """Arrays with axes of their own, and the leading axes of a call as one, of size 1 if all texts are alike."""
-    alike = all(math.prod(x.shape[:-own]) == 1 for x in arrays)
-    to = (1,) * len(lead) if alike else lead
-    return [jnp.broadcast_to(x, (*to, *x.shape[-own:])).reshape(-1, *x.shape[-own:]) for x in arrays]
 
 
 def _factors(scale: float | Array, dtype: jnp.dtype) -> tuple[Array | None, Array]:

@@ -23,7 +23,7 @@ TARGET = "attendax_launch"
 PACKAGE = "attendax_gpu"
 INDEX = "index.json"
 HERE = Path(__file__).parent
-SOURCES = ("kernels.py", "launches.py")
+SOURCES = ("kernels.py", "bias.py", "pairs.py", "rows.py", "launches.py")
 NOT_INSTALLED = "the package attendax-gpu is not installed"
 
 

@@ -2,7 +2,8 @@
 
 Arrays are dense: query (B, N, T, W), key (B, G, S, W), value (B, G, S, W). ``seen`` has four numbers for each query:
 the keys [first, last) that it may see, and among them the keys [open, shut), all of which it does see. Of the others
-it sees those that have its id. The scale is above 0.
+it sees those that have its id, and of these, where the scores are ``MODIFIED``, those whose bit is set. The scale is
+above 0. ``MODIFIED`` kernels have all of ``pairs.py`` in one loop, and those without it the fewest registers.
 
 The laws hold so:
 
@@ -20,59 +21,29 @@ The laws hold so:
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
+from attendax.kernels.gpu.bias import gradient_of_bias as gradient_of_bias
+from attendax.kernels.gpu.pairs import (
+    INF,
+    LOG2E,
+    allowed_pairs,
+    dropped,
+    is_finite,
+    load_seen,
+    modified,
+    of_head,
+    plane,
+)
+from attendax.kernels.gpu.rows import (
+    add_product,
+    finite_or_zero,
+    load_rows,
+    product,
+    products_with,
+    store_rows,
+    weights_of,
+)  # fmt: skip
+
 LN2 = tl.constexpr(0.6931471805599453)
-INF = tl.constexpr(float("inf"))
-EVERY = tl.constexpr(2**31 - 1)
-
-
-@triton.jit
-def is_finite(x):
-    """Tell of each number whether it is finite."""
-    return tl.abs(x.to(tl.float32)) < INF
-
-
-@triton.jit
-def finite_or_zero(x):
-    """The numbers, with 0 in place of those that are not finite."""
-    return tl.where(is_finite(x), x, 0.0).to(x.dtype)
-
-
-@triton.jit
-def product(one, other, acc):
-    """``acc + one other``; of float32 by three products of TF32 (L8)."""
-    return tl.dot(one, other, acc, input_precision="tf32x3")
-
-
-@triton.jit
-def products_with(one, other):
-    """The product of each row of one array with each of another."""
-    return tl.dot(one, tl.trans(other), input_precision="tf32x3")
-
-
-@triton.jit
-def load_rows(array, rows, count, WIDTH: tl.constexpr):
-    """Rows of an array (count, WIDTH), and zeros behind the last."""
-    at = rows.to(tl.int64)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    return tl.load(array + at, mask=(rows < count)[:, None], other=0.0)
-
-
-@triton.jit
-def store_rows(array, rows, count, x, WIDTH: tl.constexpr):
-    """Write rows of an array (count, WIDTH); -0 becomes 0, as where a tile of nothing was added."""
-    at = rows.to(tl.int64)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    tl.store(array + at, (x + 0.0).to(array.dtype.element_ty), mask=(rows < count)[:, None])
-
-
-@triton.jit
-def load_seen(seen, rows, T):
-    """first, last, open and shut of queries; rows behind the last query see nothing, and no tile is masked for them."""
-    at, there = seen + 4 * rows.to(tl.int64), rows < T
-    first = tl.load(at, mask=there, other=0)
-    last = tl.load(at + 1, mask=there, other=0)
-    opened = tl.load(at + 2, mask=there, other=0)
-    shut = tl.load(at + 3, mask=there, other=EVERY)
-    return first, last, opened, shut
 
 
 @triton.jit
@@ -83,16 +54,6 @@ def tiles_of_keys(first, last, opened, shut, S, BLOCK: tl.constexpr):
     opened = tl.minimum(tl.maximum(tl.cdiv(tl.max(opened), BLOCK) * BLOCK, begin), end)
     shut = tl.maximum(tl.minimum(tl.min(shut), end) // BLOCK * BLOCK, opened)
     return begin, opened, shut, end
-
-
-@triton.jit
-def allowed_pairs(seen, query_ids, key_ids, rows, columns, T, S):
-    """Tell which queries see which keys. All is loaded anew for each tile: few are masked, and registers are few."""
-    first, last, _, _ = load_seen(seen, rows, T)
-    query_ids = tl.load(query_ids + rows, mask=rows < T, other=-2)
-    key_ids = tl.load(key_ids + columns, mask=columns < S, other=-1)
-    inside = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
-    return inside & (query_ids[:, None] == key_ids[None, :])
 
 
 @triton.jit
@@ -116,8 +77,8 @@ def any_marked(marked_keys, begin, end):
 
 @triton.jit
 def average_over(
-    q, acc, row_sum, row_max, begin, end, key, value, scale, seen, query_ids, key_ids, rows, T, S,
-    W: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    q, acc, row_sum, row_max, begin, end, key, value, scale, seen, query_ids, key_ids, rows, T, S, more,
+    W: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the sums of their weights and values: one tile after the other."""
     for at in range(begin, end, BLOCK_N):
@@ -130,13 +91,18 @@ def average_over(
             bad_queries = tl.sum(q.to(tl.float32) * 0.0, 1) != 0.0
             s = tl.where(bad_keys[None, :] | bad_queries[:, None], float("nan"), s)
             values = finite_or_zero(values)
+        if MODIFIED:
+            s, _ = modified(s, rows, columns, T, S, more[0], False)
         if MASKED:
-            s = tl.where(allowed_pairs(seen, query_ids, key_ids, rows, columns, T, S), s, -INF)
+            allowed = allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, False, MODIFIED)
+            s = tl.where(allowed, s, -INF)
         above = tl.maximum(row_max, tl.max(s, 1))
         shift = tl.where(above == -INF, 0.0, above)
         p = tl.exp2((s - shift[:, None]) * LOG2E)
         shrink = tl.exp2((row_max - shift) * LOG2E)
         row_sum = row_sum * shrink + tl.sum(p, 1)
+        if MODIFIED:
+            p = dropped(p, rows, columns, more[2], False)
         acc = product(p.to(values.dtype), values, acc * shrink[:, None])
         row_max = above
     return acc, row_sum, row_max
@@ -144,16 +110,17 @@ def average_over(
 
 @triton.jit
 def forward(
-    query, key, value, scale, seen, query_ids, key_ids, marked_keys, out, row_max_of, row_sum_of, lse, marked,
-    N, GROUP, T, S, seen_b, ids_b,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
+    query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words, marked_keys,
+    out, row_max_of, row_sum_of, lse, marked,
+    N, GROUP, T, S, seen_b, seen_n, ids_b,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries: average of values, row maximum, row sum and log-sum-exp."""
     tiles = tl.cdiv(T, BLOCK_M)
     tile, head = tiles - 1 - tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    b, of_keys = head // N, head // GROUP  # the longest rows of a causal mask begin first
+    b, n, of_keys = head // N, head % N, head // GROUP  # the longest rows of a causal mask begin first
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    seen += b * seen_b * T * 4
+    seen += plane(b, n, N, seen_b, seen_n) * T * 4
     first, last, opened, shut = load_seen(seen, rows, T)
     begin, opened, shut, end = tiles_of_keys(first, last, opened, shut, S, BLOCK_N)
     if CARE:
@@ -165,14 +132,20 @@ def forward(
     bad_query = tl.max(tl.max((is_finite(q) == 0).to(tl.int8), 1), 0)
     acc = tl.zeros((BLOCK_M, W), tl.float32)
     row_sum, row_max = tl.zeros((BLOCK_M,), tl.float32), tl.full((BLOCK_M,), -INF, tl.float32)
-    rest = (key + of_keys * S * W, value + of_keys * S * W, tl.load(scale), seen, query_ids + b * ids_b * T,
-            key_ids + b * ids_b * S, rows, T, S)  # fmt: skip
-    if CARE:
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, begin, end, *rest, W, BLOCK_N, True, True)
+    more = (0, 0, 0)
+    if MODIFIED:
+        more = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
+    rest = (key + of_keys * S * W, value + of_keys * S * W, tl.load(factors), seen, query_ids + b * ids_b * T,
+            key_ids + b * ids_b * S, rows, T, S, more)  # fmt: skip
+    sums = acc, row_sum, row_max
+    if CARE or MODIFIED:
+        sums = average_over(q, *sums, begin, end, *rest, W, BLOCK_N, MODIFIED, True, CARE)
     else:
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, begin, opened, *rest, W, BLOCK_N, True, False)
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, opened, shut, *rest, W, BLOCK_N, False, False)
-        acc, row_sum, row_max = average_over(q, acc, row_sum, row_max, shut, end, *rest, W, BLOCK_N, True, False)
+        sums = average_over(q, *sums, begin, opened, *rest, W, BLOCK_N, False, True, False)
+        sums = average_over(q, *sums, opened, shut, *rest, W, BLOCK_N, False, False, False)
+        sums = average_over(q, *sums, shut, end, *rest, W, BLOCK_N, False, True, False)
+    acc, row_sum, row_max = sums
+    if not CARE:
         met = (tl.sum(acc * 0.0, 1) + row_sum * 0.0 != 0.0).to(tl.int8)
         tl.store(marked + tl.program_id(0), tl.maximum(tl.max(met), bad_query))
     total = tl.where(row_sum == 0.0, 1.0, row_sum)
@@ -186,7 +159,7 @@ def forward(
 
 @triton.jit
 def prepare_rows(
-    dout, dlse, out, row_max, row_sum, seen, delta_of, shift_of, share_of, reach, N, T, S, seen_b,
+    dout, dlse, out, row_max, row_sum, seen, delta_of, shift_of, share_of, reach, N, T, S, seen_b, seen_n,
     W: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """delta, shift and 1 / row_sum of each row, as in ``not_finite.RowsOfBackward``; and the keys that a tile reaches.
@@ -210,7 +183,7 @@ def prepare_rows(
     tl.store(delta_of + at, tl.where(live, delta, 0.0), mask=there)
     tl.store(shift_of + at, tl.where(read, tl.where(fine, highest, float("nan")), INF), mask=there)
     tl.store(share_of + at, share, mask=there)
-    first, last, opened, shut = load_seen(seen + (head // N) * seen_b * T * 4, rows, T)
+    first, last, opened, shut = load_seen(seen + plane(head // N, head % N, N, seen_b, seen_n) * T * 4, rows, T)
     some = (first < last) & read
     reach += tl.program_id(0) * 4
     tl.store(reach, tl.min(tl.where(some, first, S)))
@@ -220,23 +193,9 @@ def prepare_rows(
 
 
 @triton.jit
-def weights_of(s, shift, share):
-    """The weights of scores. By another product than that of the maximum, a score may be above it by a rounding."""
-    return tl.exp2(tl.minimum(s - shift, 0.0, propagate_nan=tl.PropagateNan.ALL) * LOG2E) * share
-
-
-@triton.jit
-def add_product(acc, ds, x):
-    """``acc + ds x``; gradients of scores may be beyond the range of float16, so there both are TF32."""
-    if x.dtype == tl.float16:
-        return tl.dot(ds, x.to(tl.float32), acc, input_precision="tf32")
-    return product(ds.to(x.dtype), x, acc)
-
-
-@triton.jit
 def gradient_over_keys(
-    q, do, acc, begin, end, key, value, scale, shift, share, delta, seen, query_ids, key_ids, rows, T, S,
-    W: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    q, do, acc, begin, end, key, value, scale, shift, share, delta, seen, query_ids, key_ids, rows, T, S, more,
+    W: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the gradient of a tile of queries."""
     for at in range(begin, end, BLOCK_N):
@@ -245,24 +204,32 @@ def gradient_over_keys(
         values = load_rows(value, columns, S, W)
         if CARE:
             k, values = finite_or_zero(k), finite_or_zero(values)
-        p = weights_of(products_with(q, k) * scale, shift[:, None], share[:, None])
-        ds = p * (products_with(do, values) - delta[:, None])
-        if MASKED:
-            ds = tl.where(allowed_pairs(seen, query_ids, key_ids, rows, columns, T, S), ds, 0.0)
+        s, dp = products_with(q, k) * scale, products_with(do, values)
+        if MODIFIED:
+            s, derivative = modified(s, rows, columns, T, S, more[0], False)
+            dp = dropped(dp, rows, columns, more[2], False)
+            s = tl.where(allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, False, True), s, -INF)
+        ds = weights_of(s, shift[:, None], share[:, None]) * (dp - delta[:, None])
+        if MODIFIED:  # a bias may forbid, too
+            ds = tl.where(s != -INF, ds * derivative, 0.0)
+        elif MASKED:
+            allowed = allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, False, False)
+            ds = tl.where(allowed, ds, 0.0)
         acc = add_product(acc, ds, k)
     return acc
 
 
 @triton.jit
 def gradient_of_query(
-    query, key, value, scale, seen, query_ids, key_ids, dout, delta_of, shift_of, share_of, dquery, marked,
-    N, GROUP, T, S, seen_b, ids_b,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
+    query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words,
+    dout, delta_of, shift_of, share_of, dquery, marked,
+    N, GROUP, T, S, seen_b, seen_n, ids_b,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of queries."""
     tiles = tl.cdiv(T, BLOCK_M)
     tile, head = tiles - 1 - tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    b, of_keys = head // N, head // GROUP
+    b, n, of_keys = head // N, head % N, head // GROUP
     if CARE:  # noqa: SIM102 - a condition of Triton is either a constant or not
         if tl.load(marked + tl.program_id(0)) == 0:
             return
@@ -273,23 +240,28 @@ def gradient_of_query(
     delta = tl.load(delta_of + at, mask=there, other=0.0)
     shift = tl.load(shift_of + at, mask=there, other=INF)
     share = tl.load(share_of + at, mask=there, other=0.0)
-    seen += b * seen_b * T * 4
+    seen += plane(b, n, N, seen_b, seen_n) * T * 4
     first, last, opened, shut = load_seen(seen, rows, T)
     last = tl.where(shift == INF, first, last)  # of such a row nothing is wanted
     begin, opened, shut, end = tiles_of_keys(first, last, opened, shut, S, BLOCK_N)
     acc = tl.zeros((BLOCK_M, W), tl.float32)
-    scale = tl.load(scale)
+    scale, more = tl.load(factors), (0, 0, 0)
+    if MODIFIED:
+        more = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
     rest = (key + of_keys * S * W, value + of_keys * S * W, scale, shift, share, delta, seen,
-            query_ids + b * ids_b * T, key_ids + b * ids_b * S, rows, T, S)  # fmt: skip
+            query_ids + b * ids_b * T, key_ids + b * ids_b * S, rows, T, S, more)  # fmt: skip
     if CARE:
         live = share > 0.0
         q, do = tl.where(live[:, None], q, 0.0).to(q.dtype), tl.where(live[:, None], do, 0.0).to(do.dtype)
-        acc = gradient_over_keys(q, do, acc, begin, end, *rest, W, BLOCK_N, True, True)
+    if CARE or MODIFIED:
+        acc = gradient_over_keys(q, do, acc, begin, end, *rest, W, BLOCK_N, MODIFIED, True, CARE)
+    else:
+        acc = gradient_over_keys(q, do, acc, begin, opened, *rest, W, BLOCK_N, False, True, False)
+        acc = gradient_over_keys(q, do, acc, opened, shut, *rest, W, BLOCK_N, False, False, False)
+        acc = gradient_over_keys(q, do, acc, shut, end, *rest, W, BLOCK_N, False, True, False)
+    if CARE:
         acc = tl.where((share != share)[:, None], tl.where(first < last, float("nan"), 0.0)[:, None], acc)
     else:
-        acc = gradient_over_keys(q, do, acc, begin, opened, *rest, W, BLOCK_N, True, False)
-        acc = gradient_over_keys(q, do, acc, opened, shut, *rest, W, BLOCK_N, False, False)
-        acc = gradient_over_keys(q, do, acc, shut, end, *rest, W, BLOCK_N, True, False)
         tl.store(marked + tl.program_id(0), tl.max((tl.sum(acc * 0.0, 1) != 0.0).to(tl.int8)))
     store_rows(dquery + head * T * W, rows, T, acc * scale, W)
 
@@ -321,8 +293,8 @@ def tiles_that_reach(reach, count, begin, end):
 @triton.jit
 def gradients_over_queries(
     k, values, dk, dv, begin, end, query, dout, scale, delta_of, shift_of, share_of, seen, query_ids, key_ids, columns,
-    T, S,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    T, S, more,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """Add tiles [begin, end) of queries to the gradients of a tile of keys and values: keys are rows."""
     for tile in range(begin, end):
@@ -336,10 +308,18 @@ def gradients_over_queries(
         if CARE:
             live = share > 0.0
             q, do = tl.where(live[:, None], q, 0.0).to(q.dtype), tl.where(live[:, None], do, 0.0).to(do.dtype)
-        p = weights_of(products_with(k, q) * scale, shift[None, :], share[None, :])
-        ds = p * (products_with(values, do) - delta[None, :])
-        if MASKED:
-            allowed = tl.trans(allowed_pairs(seen, query_ids, key_ids, rows, columns, T, S))
+        s, dp = products_with(k, q) * scale, products_with(values, do)
+        if MODIFIED:
+            s, derivative = modified(s, rows, columns, T, S, more[0], True)
+            dp = dropped(dp, rows, columns, more[2], True)
+            s = tl.where(allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, True, True), s, -INF)
+        p = weights_of(s, shift[None, :], share[None, :])
+        ds = p * (dp - delta[None, :])
+        if MODIFIED:  # a bias may forbid, too
+            p, ds = tl.where(s != -INF, p, 0.0), tl.where(s != -INF, ds * derivative, 0.0)
+            p = dropped(p, rows, columns, more[2], True)
+        elif MASKED:
+            allowed = allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, True, False)
             p, ds = tl.where(allowed, p, 0.0), tl.where(allowed, ds, 0.0)
         dv = product(p.to(do.dtype), do, dv)
         dk = add_product(dk, ds, q)
@@ -348,9 +328,10 @@ def gradients_over_queries(
 
 @triton.jit
 def gradients_of_keys(
-    query, key, value, scale, seen, query_ids, key_ids, dout, delta_of, shift_of, share_of, reach, dkey, dvalue, marked,
-    N, GROUP, T, S, seen_b, ids_b,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CARE: tl.constexpr,
+    query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words,
+    dout, delta_of, shift_of, share_of, reach, dkey, dvalue, marked,
+    N, GROUP, T, S, seen_b, seen_n, ids_b,
+    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and values, over the queries of its heads in their order."""
     tiles, count = tl.cdiv(S, BLOCK_N), tl.cdiv(T, BLOCK_M)
@@ -364,20 +345,23 @@ def gradients_of_keys(
     values = load_rows(value + of_keys * S * W, columns, S, W)
     if CARE:
         k, values = finite_or_zero(k), finite_or_zero(values)
-    scale = tl.load(scale)
+    scale = tl.load(factors)
     dk, dv = tl.zeros((BLOCK_N, W), tl.float32), tl.zeros((BLOCK_N, W), tl.float32)
     for head in range(of_keys * GROUP, of_keys * GROUP + GROUP):
         end = tl.minimum(tile * BLOCK_N + BLOCK_N, S)
         first, opened, shut, last = tiles_that_reach(reach + head * count * 4, count, tile * BLOCK_N, end)
+        seen_of, more = seen + plane(b, head % N, N, seen_b, seen_n) * T * 4, (0, 0, 0)
+        if MODIFIED:
+            more = of_head(factors, options, alibi, table, places, bias, bits, words, b, head % N, N, T, S)
         rest = (query + head * T * W, dout + head * T * W, scale, delta_of + head * T, shift_of + head * T,
-                share_of + head * T, seen + b * seen_b * T * 4, query_ids + b * ids_b * T, key_ids + b * ids_b * S,
-                columns, T, S)  # fmt: skip
-        if CARE:
-            dk, dv = gradients_over_queries(k, values, dk, dv, first, last, *rest, W, BLOCK_M, True, True)
+                share_of + head * T, seen_of, query_ids + b * ids_b * T, key_ids + b * ids_b * S, columns, T, S,
+                more)  # fmt: skip
+        if CARE or MODIFIED:
+            dk, dv = gradients_over_queries(k, values, dk, dv, first, last, *rest, W, BLOCK_M, MODIFIED, True, CARE)
         else:
-            dk, dv = gradients_over_queries(k, values, dk, dv, first, opened, *rest, W, BLOCK_M, True, False)
-            dk, dv = gradients_over_queries(k, values, dk, dv, opened, shut, *rest, W, BLOCK_M, False, False)
-            dk, dv = gradients_over_queries(k, values, dk, dv, shut, last, *rest, W, BLOCK_M, True, False)
+            dk, dv = gradients_over_queries(k, values, dk, dv, first, opened, *rest, W, BLOCK_M, False, True, False)
+            dk, dv = gradients_over_queries(k, values, dk, dv, opened, shut, *rest, W, BLOCK_M, False, False, False)
+            dk, dv = gradients_over_queries(k, values, dk, dv, shut, last, *rest, W, BLOCK_M, False, True, False)
     if not CARE:
         tl.store(marked + tl.program_id(0), tl.max((tl.sum(dk * 0.0, 1) + tl.sum(dv * 0.0, 1) != 0.0).to(tl.int8)))
     store_rows(dkey + of_keys * S * W, columns, S, dk * scale, W)

@@ -4,15 +4,16 @@ The size of a tile depends on the widths, the dtype and the GPU alone, never on 
 so a row is added up in one order, whatever else is in the call (L15).
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
 DTYPES = ("bfloat16", "float16", "float32")
 WIDTHS = (64, 128, 256)  # of queries, keys and values; others are padded with zeros
 TARGETS = {"sm_80": ((8, 0), (8, 6), (8, 7), (8, 9)), "sm_90": ((9, 0),)}  # and the capabilities of GPUs that run it
-INT32 = ("seen", "query_ids", "key_ids", "reach")
+INT32 = ("seen", "query_ids", "key_ids", "reach", "options", "places", "bits", "words")
 INT8 = ("marked_keys", "marked")
-FLOAT32 = ("scale", "row_max", "row_sum", "lse", "dlse", "delta", "shift", "share")
+FLOAT32 = ("factors", "alibi", "table", "bias", "dbias", "row_max", "row_sum", "lse", "dlse", "delta", "shift", "share")
 
 
 def widths(dtype: str) -> tuple[int, ...]:
@@ -30,7 +31,9 @@ class Tiles(NamedTuple):
 
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-TILES = {  # by target and bytes of a number, and by kernel: one for each of the widths
+TILES: dict[
+    tuple[str, int], dict[str, tuple[Tiles, ...]]
+] = {  # by target and bytes of a number, and by kernel: one for each of the widths
     ("sm_80", 2): {
         "forward": (Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(64, 32, 8, 2)),
         "gradient_of_query": (Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 32, 8, 2)),
@@ -44,12 +47,28 @@ TILES = {  # by target and bytes of a number, and by kernel: one for each of the
     ("sm_90", 2): {
         "forward": (Tiles(128, 64, 4, 3), Tiles(128, 128, 8, 2), Tiles(128, 32, 8, 2)),
         "gradient_of_query": (Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 32, 8, 2)),
-        "gradients_of_keys": (Tiles(64, 128, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 32, 8, 2)),
+        "gradients_of_keys": (Tiles(64, 128, 8, 2), Tiles(32, 64, 8, 2), Tiles(32, 32, 8, 2)),
     },
     ("sm_90", 4): {
         "forward": (Tiles(128, 32, 8, 2), Tiles(32, 16, 8, 2)),
         "gradient_of_query": (Tiles(64, 32, 8, 2), Tiles(16, 32, 8, 2)),
         "gradients_of_keys": (Tiles(32, 32, 8, 2), Tiles(16, 16, 8, 2)),
+    },
+}
+
+
+TILES_OF_MODIFIED: dict[int, dict[str, tuple[Tiles, ...]]] = {  # scores, on every target: for each of the widths
+    2: {
+        "forward": (Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2), Tiles(32, 32, 8, 2)),
+        "gradient_of_query": (Tiles(16, 32, 4, 2), Tiles(16, 32, 4, 2), Tiles(16, 32, 8, 2)),
+        "gradients_of_keys": (Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 2)),
+        "gradient_of_bias": (Tiles(32, 32, 8, 2), Tiles(16, 32, 8, 2), Tiles(16, 32, 8, 2)),
+    },
+    4: {
+        "forward": (Tiles(32, 32, 8, 2), Tiles(32, 16, 8, 2)),
+        "gradient_of_query": (Tiles(16, 32, 8, 2), Tiles(16, 16, 8, 2)),
+        "gradients_of_keys": (Tiles(16, 16, 8, 2), Tiles(16, 16, 8, 2)),
+        "gradient_of_bias": (Tiles(16, 32, 8, 2), Tiles(16, 16, 8, 2)),
     },
 }
 
@@ -77,7 +96,8 @@ class Launch(NamedTuple):
 
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of each array
-OPERANDS = ("query", "key", "value", "scale", "seen", "query_ids", "key_ids")
+OPERANDS = ("query", "key", "value", "factors", "seen", "query_ids", "key_ids")
+MODIFIERS = ("options", "alibi", "table", "places", "bias", "bits", "words")
 RESULTS = ("row_max", "row_sum", "lse")
 ROWS = ("delta", "shift", "share")
 
@@ -101,12 +121,32 @@ class Sizes(NamedTuple):
     W: int  # the width of queries, keys and values
     dtype: str
     target: str
-    seen_b: bool = False  # whether ``seen`` differs from text to text
+    seen_b: bool = False  # whether ``seen`` differs from text to text, and from head to head
+    seen_n: bool = False
     ids_b: bool = False
+    modified: bool = False  # whether there is more than scores of products and intervals of keys
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The arrays of a call."""
+        return (*OPERANDS, *MODIFIERS) if self.modified else OPERANDS
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The first arrays of each kernel; those that a call does not have are not read there."""
+        return self.given + ("factors",) * (len(OPERANDS) + len(MODIFIERS) - len(self.given))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The first numbers of each kernel."""
+        flags = map(int, (self.seen_b, self.seen_n, self.ids_b))
+        return self.N, self.N // self.G, self.T, self.S, *flags
 
     def tiles(self, kernel: str) -> Tiles:
         """The tiles of a kernel."""
-        return TILES[self.target, BYTES[self.dtype]][kernel][WIDTHS.index(self.W)]
+        size = BYTES[self.dtype]
+        table = TILES_OF_MODIFIED[size] if self.modified else TILES[self.target, size]
+        return table[kernel][WIDTHS.index(self.W)]
 
     def forward(self) -> Program:
         """``out``, ``row_max``, ``row_sum``, ``lse``; and which tiles met a number that is not finite."""
@@ -115,15 +155,15 @@ class Sizes(NamedTuple):
         of_keys, blocks = -(-S // tiles.keys) * B * G, -(-T // tiles.queries) * B * N
         results: Shapes = {"out": ((B, N, T, W), self.dtype)} | dict.fromkeys(RESULTS, ((B, N, T), "float32"))
         results |= {"marked_keys": ((of_keys,), "int8"), "marked": ((blocks,), "int8")}
-        arrays = *OPERANDS, "marked_keys", "out", *RESULTS, "marked"
+        arrays = *self.operands, "marked_keys", "out", *RESULTS, "marked"
         constants = {"W": W, "BLOCK_N": tiles.keys}
         look = Launch("mark_keys", self.dtype, of_keys, ("key", "marked_keys"), (S,), constants, tiles)
-        return Program(OPERANDS, results, [look, *self._twice("forward", blocks, arrays)])
+        return Program(self.given, results, [look, *self._twice("forward", blocks, arrays)])
 
     def gradient_of_query(self) -> Program:
         """``dquery``, and what of each row both gradients need."""
         B, N, _, T, _, W = self[:6]
-        numbers = N, T, self.S, int(self.seen_b)
+        numbers = N, T, self.S, int(self.seen_b), int(self.seen_n)
         tiles = self.tiles("gradients_of_keys")
         rows = -(-T // tiles.queries) * B * N
         blocks = -(-T // self.tiles("gradient_of_query").queries) * B * N
@@ -133,8 +173,8 @@ class Sizes(NamedTuple):
         constants = {"W": W, "BLOCK_M": tiles.queries}
         arrays = *of_rows, "seen", *ROWS, "reach"
         prepare = Launch("prepare_rows", self.dtype, rows, arrays, numbers, constants, tiles)
-        twice = self._twice("gradient_of_query", blocks, (*OPERANDS, "dout", *ROWS, "dquery", "marked"))
-        return Program((*OPERANDS, *of_rows), results, [prepare, *twice])
+        twice = self._twice("gradient_of_query", blocks, (*self.operands, "dout", *ROWS, "dquery", "marked"))
+        return Program((*self.given, *of_rows), results, [prepare, *twice])
 
     def gradients_of_keys(self) -> Program:
         """``dkey`` and ``dvalue``, from what ``gradient_of_query`` has prepared."""
@@ -142,17 +182,28 @@ class Sizes(NamedTuple):
         blocks = -(-S // self.tiles("gradients_of_keys").keys) * B * G
         results: Shapes = {"dkey": ((B, G, S, W), self.dtype), "dvalue": ((B, G, S, W), self.dtype)}
         results |= {"marked": ((blocks,), "int8")}
-        given = *OPERANDS, "dout", *ROWS, "reach"
-        launches = self._twice("gradients_of_keys", blocks, (*given, "dkey", "dvalue", "marked"))
-        return Program(given, results, launches)
+        of_rows = "dout", *ROWS, "reach"
+        launches = self._twice("gradients_of_keys", blocks, (*self.operands, *of_rows, "dkey", "dvalue", "marked"))
+        return Program((*self.given, *of_rows), results, launches)
+
+    def gradient_of_bias(self, by: tuple[bool, ...]) -> Program:
+        """``dbias``, from the same, by those of the axes (B, N, T, S) that it has; it is summed over the others."""
+        tiles = self.tiles("gradient_of_bias")
+        shape = tuple(n if there else 1 for n, there in zip((self.B, self.N, self.T, self.S), by, strict=True))
+        blocks = shape[0] * shape[1] * -(-shape[2] // tiles.queries) * -(-shape[3] // tiles.keys)
+        of_rows = "dout", *ROWS
+        constants = {"W": self.W, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys}
+        numbers, arrays = (*self.numbers, self.B, *map(int, by)), (*self.operands, *of_rows, "dbias")
+        launch = Launch("gradient_of_bias", self.dtype, blocks, arrays, numbers, constants, tiles)
+        return Program((*self.given, *of_rows), {"dbias": (shape, "float32")}, [launch])
 
     def _twice(self, kernel: str, blocks: int, arrays: tuple[str, ...]) -> list[Launch]:
         """A kernel, and once more with care, for the tiles that met a number that is not finite."""
         tiles = self.tiles(kernel)
-        numbers = self.N, self.N // self.G, self.T, self.S, int(self.seen_b), int(self.ids_b)
-        constants = {"W": self.W, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys}
+        constants = {"W": self.W, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys, "MODIFIED": int(self.modified)}
         return [
-            Launch(kernel, self.dtype, blocks, arrays, numbers, constants | {"CARE": care}, tiles) for care in (0, 1)
+            Launch(kernel, self.dtype, blocks, arrays, self.numbers, constants | {"CARE": care}, tiles)
+            for care in (0, 1)
         ]
 
 
@@ -160,9 +211,11 @@ def every_launch(target: str) -> Iterator[Launch]:
     """One launch of each kernel that is compiled for a target."""
     done = set()
     for dtype in DTYPES:
-        for W in widths(dtype):
-            sizes = Sizes(1, 1, 1, 1, 1, W, dtype, target)
-            for program in (sizes.forward(), sizes.gradient_of_query(), sizes.gradients_of_keys()):
+        for W, modified in itertools.product(widths(dtype), (False, True)):
+            sizes = Sizes(1, 1, 1, 1, 1, W, dtype, target, modified=modified)
+            programs = [sizes.forward(), sizes.gradient_of_query(), sizes.gradients_of_keys()]
+            programs += [sizes.gradient_of_bias((True,) * 4)] if modified else []
+            for program in programs:
                 for launch in program.launches:
                     if launch.name not in done:
                         done.add(launch.name)

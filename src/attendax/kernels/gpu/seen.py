@@ -1,7 +1,7 @@
-"""A mask as the kernels take it: for each query the keys [first, last) that it may see, and an id that they must share.
+"""A mask as the kernels take it: for each query the keys [first, last) that it may see, an id that they must share.
 
 A mask of segments is an interval, too, if the keys of each segment stand together. So a packed batch skips tiles, and
-looks at ids only where an interval ends.
+looks at ids only where an interval ends. A mask that is no interval has a bit for each pair.
 """
 
 from typing import Any, NamedTuple
@@ -13,45 +13,79 @@ from jax import Array
 from attendax.mask_kinds import given
 from attendax.mask_type import Mask
 
+from ..functions import has_function
 from ..native.program import all_of
+from ..operands import Plan
 
 KINDS = ("window", "padding", "prefix", "segments")
 
 
 class Seen(NamedTuple):
-    """Three arrays of int32, with the leading axes of the mask."""
+    """Arrays of int32, with the leading axes of the mask."""
 
-    keys: Array  # (..., T, 4): first, last, and in between the keys [open, shut) that all have the id of the query
+    keys: Array  # (..., N, T, 4): first, last, and in between the keys [open, shut) that all are seen
     query_ids: Array  # (..., T)
     key_ids: Array  # (..., S)
+    bits: Array | None  # (..., N, T, S / 32), the first key of a word in its lowest bit; None if intervals are all
 
 
-def why_not(mask: Mask | None) -> str:
+def why_not(mask: Mask | None, plan: Plan) -> str:
     """The reason why a mask has no such form; nothing where it has."""
-    parts = all_of(mask)
-    for part in parts:
-        if part.kind not in KINDS:
-            return f"the mask: a part of it is of the kind {part.kind!r}; it takes causal, windows, lengths, segments"
-        if any(x.shape[-3] > 1 for x in part.arrays if x is not None):
-            return "a mask that differs from head to head"
-    return "two masks of segments" if sum(part.kind == "segments" for part in parts) > 1 else ""
+    return "a mask from a function, mapped by vmap" if plan.batch and has_function(mask) else ""
 
 
-def seen_by(mask: Mask | None, T: int, S: int) -> Seen:
+def _parts(mask: Mask | None) -> tuple[list[Mask], list[Mask]]:
+    """The parts of a mask that are intervals, one of segments at most; and the others. All of them must hold."""
+    intervals: list[Mask] = []
+    others: list[Mask] = []
+    for part in all_of(mask):
+        once = part.kind != "segments" or all(x.kind != "segments" for x in intervals)
+        (intervals if part.kind in KINDS and once else others).append(part)
+    return intervals, others
+
+
+def seen_by(mask: Mask | None, T: int, S: int, rank: int) -> Seen:
     """The keys that each query may see by a mask, whose arrays have the rank of the scores."""
     i = jnp.arange(T, dtype=jnp.int32)
-    first, last, together = jnp.zeros_like(i), jnp.full_like(i, S), jnp.ones_like(i, bool)
+    first, last, together = (x.reshape(1, T) for x in (jnp.zeros_like(i), jnp.full_like(i, S), jnp.ones_like(i, bool)))
     query_ids, key_ids = jnp.zeros(T, jnp.int32), jnp.zeros(S, jnp.int32)
-    for part in all_of(mask):
+    intervals, others = _parts(mask)
+    for part in intervals:
         if part.kind == "segments":
             ids = part.arrays[0][..., 0, :, 0], part.arrays[1][..., 0, 0, :]
-            begin, end, together, query_ids, key_ids = _segments(*_alike(*ids))
+            *found, query_ids, key_ids = _segments(*_alike(*ids))
+            begin, end, together = (x[..., None, :] for x in found)
         else:
             begin, end = _window(part, i, S) if part.kind == "window" else _lengths(part, i, S)
         first, last = jnp.maximum(*_alike(first, begin)), jnp.minimum(*_alike(last, end))
+    bits = None
+    if others:
+        allowed = _allowed(others, T, S, rank)
+        bits = _packed(allowed)
+        begin, behind = (jnp.argmax(x, -1).astype(jnp.int32) for x in (allowed, allowed[..., ::-1]))
+        end = jnp.where(allowed.any(-1), S - behind, 0)
+        first, last = jnp.maximum(*_alike(first, begin)), jnp.minimum(*_alike(last, end))
     first, last, together = jnp.broadcast_arrays(*_alike(first, last, together))
     keys = jnp.stack([first, last, jnp.where(together, first, 0), jnp.where(together, last, 0)], -1)
-    return Seen(jnp.where((first < last)[..., None], keys, 0), query_ids, key_ids)
+    return Seen(jnp.where((first < last)[..., None], keys, 0), query_ids, key_ids, bits)
+
+
+def _allowed(parts: list[Mask], T: int, S: int, rank: int) -> Array:
+    """The pairs that all of these parts allow, (..., N or 1, T or 1, S). XLA computes them where they are packed."""
+    found: Any = True
+    for part in parts:
+        each = part.allowed(jnp.arange(T)[:, None], jnp.arange(S)[None], jnp)
+        found = found & each.reshape((1,) * (rank - each.ndim) + each.shape)
+    return jnp.broadcast_to(found, (*found.shape[:-1], S))
+
+
+def _packed(allowed: Array) -> Array:
+    """Truth values as words of 32 bits."""
+    words = -(-allowed.shape[-1] // 32)
+    allowed = jnp.pad(allowed, [(0, 0)] * (allowed.ndim - 1) + [(0, 32 * words - allowed.shape[-1])])
+    bits = allowed.reshape(*allowed.shape[:-1], words, 32).astype(jnp.uint32)
+    bits <<= jax.lax.broadcasted_iota(jnp.uint32, bits.shape, bits.ndim - 1)
+    return jax.lax.bitcast_convert_type(bits.sum(-1, dtype=jnp.uint32), jnp.int32)
 
 
 def _alike(*arrays: Array) -> list[Array]:
@@ -62,7 +96,7 @@ def _alike(*arrays: Array) -> list[Array]:
 
 def _window(part: Mask, i: Array, S: int) -> tuple[Any, Any]:
     """The keys [first, last) of a window. No sum here leaves 32 bits: see ``integers``."""
-    offset, left, right = (x[..., 0, :, 0] if hasattr(x, "ndim") else x for x in given(*part.arrays, *part.settings))
+    offset, left, right = (x[..., 0] if hasattr(x, "ndim") else x for x in given(*part.arrays, *part.settings))
     place, *sides = _alike(i, *(jnp.asarray(0 if x is None else x, jnp.int32) for x in (offset, left, right)))
     place, begin, end = place + sides[0], jnp.zeros_like(place), jnp.full_like(place, S)
     if left is not None:
@@ -74,10 +108,10 @@ def _window(part: Mask, i: Array, S: int) -> tuple[Any, Any]:
 
 def _lengths(part: Mask, i: Array, S: int) -> tuple[Any, Any]:
     """The keys [0, length), and none for queries behind theirs."""
-    of_keys, of_queries = (None if x is None else x[..., 0, 0] for x in (*part.arrays, None)[:2])
+    of_keys, of_queries = (None if x is None else x[..., 0] for x in (*part.arrays, None)[:2])
     end = jnp.full_like(i, S) if of_keys is None else jnp.clip(of_keys, 0, S).astype(jnp.int32)
     if of_queries is not None:
-        end, i, of_queries = _alike(end, i, of_queries)
+        end, of_queries = _alike(end, of_queries)
         end = jnp.where(i < of_queries, end, 0)
     return jnp.zeros_like(i), end
 

@@ -1,0 +1,52 @@
+"""Rows of queries, keys and values in Triton: how they are loaded, stored and multiplied, and the weights of a row."""
+
+import triton
+import triton.language as tl
+
+from attendax.kernels.gpu.pairs import LOG2E, is_finite
+
+
+@triton.jit
+def finite_or_zero(x):
+    """The numbers, with 0 in place of those that are not finite."""
+    return tl.where(is_finite(x), x, 0.0).to(x.dtype)
+
+
+@triton.jit
+def product(one, other, acc):
+    """``acc + one other``; of float32 by three products of TF32 (L8)."""
+    return tl.dot(one, other, acc, input_precision="tf32x3")
+
+
+@triton.jit
+def products_with(one, other):
+    """The product of each row of one array with each of another."""
+    return tl.dot(one, tl.trans(other), input_precision="tf32x3")
+
+
+@triton.jit
+def load_rows(array, rows, count, WIDTH: tl.constexpr):
+    """Rows of an array (count, WIDTH), and zeros behind the last."""
+    at = rows.to(tl.int64)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    return tl.load(array + at, mask=(rows < count)[:, None], other=0.0)
+
+
+@triton.jit
+def store_rows(array, rows, count, x, WIDTH: tl.constexpr):
+    """Write rows of an array (count, WIDTH); -0 becomes 0, as where a tile of nothing was added."""
+    at = rows.to(tl.int64)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    tl.store(array + at, (x + 0.0).to(array.dtype.element_ty), mask=(rows < count)[:, None])
+
+
+@triton.jit
+def weights_of(s, shift, share):
+    """The weights of scores. By another product than that of the maximum, a score may be above it by a rounding."""
+    return tl.exp2(tl.minimum(s - shift, 0.0, propagate_nan=tl.PropagateNan.ALL) * LOG2E) * share
+
+
+@triton.jit
+def add_product(acc, ds, x):
+    """``acc + ds x``; gradients of scores may be beyond the range of float16, so there both are TF32."""
+    if x.dtype == tl.float16:
+        return tl.dot(ds, x.to(tl.float32), acc, input_precision="tf32")
+    return product(ds.to(x.dtype), x, acc)
