@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attendax import cli
-from attendax.conformance import check
+from attendax.conformance import Verdict, check
 from attendax.conformance.against import remote
 from attendax.conformance.contract import Contract, describing
 from attendax.conformance.conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
@@ -415,6 +415,61 @@ def test_a_boolean_mask_whose_numbers_are_not_added_is_no_bias():
         return shares(s if attn_mask is None else np.where(attn_mask, s, -np.inf)) @ v
 
     assert described(nonzero).form.options["mask"].form == "BNTS/True attends"
+
+
+def test_one_keyword_for_the_segment_ids_of_queries_and_keys():
+    def attention(q, k, v, segment_ids=None):
+        s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        if segment_ids is not None:
+            s = np.where(segment_ids[:, None, :, None] == segment_ids[:, None, None, :], s, -1e9)
+        return shares(s) @ v
+
+    contract = described(attention)
+    assert tuple(contract.form.options["segments"]) == ("segment_ids", "segment_ids")
+    assert "segment_ids: segment ids, the same for queries and keys" in str(contract)
+    assert contract.tables()["keywords"] == {"segment_ids": "query_segment_ids"}
+    report = check(attention, only=["segments"], level="forward", seed=1)
+    assert next(x.case.name for x in report.cases if x.verdict is Verdict.OK) == "segments, T = S"
+    assert not report.failures
+
+
+def test_a_required_bias_beside_a_required_mask():
+    """As Bloom has them: (B * N, 1, S), and True where masked."""
+
+    def attention(q, k, v, alibi, attention_mask):
+        (B, T, N, D), S = q.shape, k.shape[1]
+        if alibi.shape != (B * N, 1, S):
+            raise ValueError("alibi is (B * N, 1, S)")
+        s = np.einsum("btnd,bsnd->bnts", q, k) * D**-0.5 + alibi.reshape(B, N, 1, S)
+        s = np.where(np.broadcast_to(attention_mask, s.shape), -1e30, s)
+        return np.einsum("bnts,bsnd->btnd", shares(s), v).reshape(B, T, -1)
+
+    contract = described(attention)
+    options = contract.form.options
+    assert (options["bias"].form, options["mask"].form) == ("(BN)1S", "BNTS/True drops")
+    assert "alibi: bias, (B·N, 1, S)" in str(contract)
+    assert not contract.unread
+
+
+@pytest.mark.parametrize("stale", ["output", "sum", "output and sum"])
+def test_an_online_softmax_that_does_not_rescale(stale):
+    def attention(q, k, v):
+        scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        top = np.full((*scores.shape[:-1], 1), -1e30)
+        out = total = 0.0
+        for start in range(0, k.shape[-2], 4):
+            s = scores[..., start : start + 4]
+            new = np.maximum(top, s.max(-1, keepdims=True))
+            less, e = np.exp(top - new), np.exp(s - new)
+            out = out * (1 if "output" in stale else less) + e @ v[..., start : start + 4, :]
+            total = total * (1 if "sum" in stale else less) + e.sum(-1, keepdims=True)
+            top = new
+        return out / total
+
+    meanings = [x.words for x in described(attention).meanings()]
+    assert meanings == [
+        f"blocks of keys are joined, but the {stale} is not multiplied by exp(old maximum - new maximum)"
+    ]
 
 
 def test_three_arrays_that_are_joined_on_the_last_axis():

@@ -43,7 +43,7 @@ MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where
 )
 
 
-ZEROS = "xp.zeros((B, N, T, S))", "xp.zeros((B, N, 1, S))", "xp.zeros((B * N, 1, S))"  # a bias that adds nothing
+ZEROS = "xp.zeros((B, N, T, S))", "xp.zeros((B * N, 1, S))", "xp.zeros((B, N, 1, S))"  # a bias that adds nothing
 
 
 class Completed(NamedTuple):

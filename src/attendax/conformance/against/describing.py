@@ -22,6 +22,7 @@ from .options import (
     NO_LIMIT,
     NUMBERED,
     OF_BATCH,
+    OF_KEYS,
     OPTIONS,
     READ,
     RULES,
@@ -128,14 +129,18 @@ class Describing:
         """The form of its plain call; of a required mask that may not be None, with one that masks nothing."""
         if more := [x for x in self.fn.required if x not in HEADS][3:]:
             raise Failed(f"it requires {' and '.join(more)}, by a name that is not known: {WRAP.format(more[0])}")
-        both = {**dict.fromkeys(OPTIONS["bias"].names, ZEROS), **dict.fromkeys(OPTIONS["mask"].names, MASKS)}
-        name = next((x for x in self.fn.meant if x in both), "")
-        meant = [{**self.fn.meant, name: text} for text in ("None", *both[name])] if name else []
-        for self.fn.meant in meant:
-            if self._by_scale(GENERAL) or self._by_scale(ALIKE):
+        every = {**dict.fromkeys(OPTIONS["bias"].names, ZEROS), **dict.fromkeys(OPTIONS["mask"].names, MASKS)}
+        none, names = self.fn.meant, [name for name in self.fn.meant if name in every]
+        ways = list(itertools.product(*(("None", *every[name]) for name in names)))
+        orders = [True, False]
+        if len(names) > 1:  # the usual order and shapes alone
+            ways, orders = list(itertools.product(*(every[name][:: len(every[name]) // 2] for name in names))), [True]
+        for straight, some in itertools.product(orders if names else (), ways):
+            self.fn.meant = {**none, **dict(zip(names, some, strict=True))}
+            if self._by_scale(GENERAL, straight=straight) or self._by_scale(ALIKE, straight=straight):
                 break
         else:
-            self.fn.meant = meant[0] if meant else self.fn.meant
+            self.fn.meant = none
         no_windows = {k: x for k, x in self.given.items() if x != NO_END}
         for given in (self.given, no_windows, {}):
             if given is self.given or given != self.given:
@@ -197,12 +202,14 @@ class Describing:
         """Each way in which the arrays may be given."""
         return [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
 
-    def _by_scale(self, sizes: tuple[int, ...]) -> Form | None:
+    def _by_scale(self, sizes: tuple[int, ...], *, straight: bool = False) -> Form | None:
         """The layout, the order of the arrays, the scale and whether it is always causal, at some sizes."""
         always = ["", *OPTIONS["is_causal"].axes["causal"]]
         probe, other = (Probe(arrays(x), {}) for x in (sizes, OTHERS[sizes]))
         self.sizes = sizes
         for layout in self._layouts():
+            if (straight and layout.order != Form().order) or not self.answer(layout, probe):
+                continue
             probes = [probe, other] if self.answer(layout, other) else [probe]
             hows = [
                 layout.but(scale=s, always=a, empty=e)
@@ -296,7 +303,7 @@ class Describing:
         row = OPTIONS[ours]
         hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
         hows = [{AXIS[ours]: IGNORED}] * (IGNORED in TABLE[AXIS[ours]]) if ignored else hows
-        for kinds, probes in self._asked(form, ours):
+        for kinds, probes in self._asked(form, ours, name):
             offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
             settled = self._settled((x.but(**how) for how in hows for x in offered), probes)
             if found := settled if ignored or not settled else self._refined(settled, ours):
@@ -305,8 +312,8 @@ class Describing:
                 return self._settled([offered[0].but(order=x, bias=factor) for x in TABLE["order"]], probes)
         return None
 
-    def _asked(self, form: Form, ours: str) -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
-        """Kinds of values, and the inputs by which they are told apart."""
+    def _asked(self, form: Form, ours: str, name: str = "") -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
+        """Kinds of values, and the inputs by which they are told apart; segment ids may have one name for both."""
         (B, N, T, S, D, V), row = self.sizes, OPTIONS[ours]
         if ours in ("mask", "bias"):  # of each rank
             for rank, of_rank in itertools.groupby(row.kinds, lambda kind: kind.split("/")[0]):
@@ -321,9 +328,10 @@ class Describing:
             :: -1 if ours == "offset" else 1
         ]  # of each batch, where it is taken
         values = row.values[-2:]
+        if ours == "segments":
+            kinds = tuple(x for x in kinds if x in self.fn.names) or (name,) * bool(name)
         if ours in ("key_lengths", "segments"):
-            values = tuple(options.drawn(ours, "", (B, N, *at[0]), seed) for seed in (0, 1))
-        kinds = tuple(x for x in kinds if x in self.fn.names) if ours == "segments" else kinds
+            values = tuple(options.drawn(ours, "".join(kinds[:1]), (B, N, *at[0]), seed) for seed in (0, 1))
         probes = [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in itertools.product(at, values)]
         yield from (((kind,), probes) for kind in kinds[::-1]) if ours == "window" else ((kinds, probes),)
 
@@ -388,7 +396,7 @@ class Describing:
         if len(set(STEPS) & set(form.options)) < 2:
             return form
         asked = {
-            k: options.drawn(k, "TS" if k in ("mask", "bias") else "", self.sizes)
+            k: options.drawn(k, form.options[k].form if form.options[k].form == OF_KEYS else "TS", self.sizes)
             for k in STEPS
             if k in form.options and not (k == "mask" and form.options[k].form.startswith("BS"))
         }
@@ -443,6 +451,8 @@ class Describing:
         elif "key_lengths" in form.options and "mask" not in form.options:
             probe = self._probe({"key_lengths": np.resize([0, S], B).astype(np.int32)})
         elif "segments" in form.options and "mask" not in form.options:
+            if options.is_one_for_both("segments", form.options["segments"].form):  # each query sees itself
+                return form, None
             ids = (np.arange(x)[None].repeat(B, 0).astype(np.int32) // 2 for x in (2 * S, S))
             probe = Probe(arrays((B, N, 2 * S, S, D, V)), {"segments": tuple(ids)})
         elif rules and "mask" not in form.options:

@@ -11,7 +11,7 @@ from ..worker.errors import Failed
 from . import extremes, forms
 from .asking import NARROW, TOLERANCE, Answer, Equality, Probe, Subject, arrays, distance, narrowed
 from .forms import Form, Option
-from .options import AXIS, OPTIONS, RULES, beside, drawn, first_kind, own_values
+from .options import AXIS, OF_KEYS, OPTIONS, RULES, beside, drawn, first_kind, is_one_for_both, own_values
 from .options import given as given_as
 from .refusals import Record, Refused, is_refusal
 
@@ -51,7 +51,7 @@ def with_each_value(ours: str, form: Form) -> Iterator[Probe]:
         yield from small({ours: x, **more})
     if ours == "mask" and option.form.startswith("BNTS"):
         yield from small({"mask": _of_each_head}, heads=2)
-    if ours == "bias" and option.form != "TS":
+    if ours == "bias" and option.form not in ("TS", OF_KEYS):
         yield from small({"bias": lambda t, s: np.arange(2.0 * t * s, dtype=np.float32).reshape(1, 2, t, s)}, heads=2)
 
 
@@ -93,6 +93,15 @@ def cases(form: Form, sizes: tuple[int, ...], *, alone: bool = False) -> Iterato
 
     ``alone``, those for one function: each option alone, and one that it ignores with another.
     """
+    one = is_one_for_both("segments", form.options.get("segments", Option("")).form)
+
+    def is_asked(probe: Probe) -> bool:
+        return not (one and "segments" in probe.options and not np.array_equal(*probe.options["segments"]))
+
+    return filter(is_asked, _cases(form, sizes, alone=alone))
+
+
+def _cases(form: Form, sizes: tuple[int, ...], *, alone: bool) -> Iterator[Probe]:
     for name in form.options:
         yield from with_each_value(name, form)
     if form.grouped and not form.pack:

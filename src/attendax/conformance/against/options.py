@@ -35,9 +35,12 @@ GIVEN = INTO | {  # layouts of a result, and back
 }  # fmt: skip
 BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)")}
 ARRAYS = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
+AS_IT_IS = "{x}", "{x}"  # the lines of a value that is given as it is
+OF_KEYS = "(BN)1S"  # the rank of a bias for each head and key, as Bloom has it
 RANKS = {  # of a mask or a bias
     "BNTS": ("{x}", "{x}"), "BTS": ("{x}[:, 0]", "{x}[:, None]"), "TS": ("{x}[0, 0]", "{x}[None, None]"),
     "BS": ("{x}[:, 0, 0]", "{x}[:, None, None]"), "NTS": ("{x}[0]", "{x}[None]"),
+    OF_KEYS: ("{x}[:, :, :1].reshape(-1, 1, {x}.shape[-1])", "{x}.reshape(B, -1, 1, {x}.shape[-1])"),
 }  # fmt: skip
 MEANINGS = {
     "True attends": ("{x}", "({x} != 0)"),  # of whole numbers, too
@@ -112,7 +115,7 @@ OPTIONS = {
          "rel_pos_bias", "relative_position_bias", "relative_bias", "rel_bias", "pos_bias", "attn_mask", "mask"),
         {"bias": ("added", "subtracted", "first batch", "first head"), "order": _of("order")},
         (lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),),
-        {rank: RANKS[rank] for rank in ("BNTS", "NTS", "TS")}),
+        {rank: RANKS[rank] for rank in ("BNTS", "NTS", OF_KEYS, "TS")}),
     "scale": Row(
         ("scale", "softmax_scale", "sm_scale", "scaling", "factor", "logits_scale", "norm_factor", "temperature",
          "qk_scale", "scale_factor"),
@@ -143,7 +146,7 @@ OPTIONS = {
         (lambda t, s: np.array([max(s - 1, 1)], np.int32), lambda t, s: np.zeros(1, np.int32)),
     ),
     "segments": Row(  # two keywords: the kind is the name of the second
-        ("query_segment_ids", "q_segment_ids", "segment_ids_q"),
+        ("query_segment_ids", "q_segment_ids", "segment_ids_q", "segment_ids", "decoder_segment_ids", "doc_ids"),
         {"segments": _of("segments")}, (_of_segments,),
         dict.fromkeys(("", "key_segment_ids", "kv_segment_ids", "k_segment_ids", "segment_ids_k"), ("{x}", "{x}")),
     ),
@@ -196,7 +199,12 @@ def kind_of(ours: str, kind: str, names: Collection[str]) -> str:
 def _lines(ours: str, kind: str) -> tuple[str, str]:
     """The lines to a kind and back; numbers for a mask have its rank."""
     kinds = {**LOWERED, **RANKS, **OPTIONS[ours].kinds}
-    return kinds[kind.removesuffix(OR_ADDED)]
+    return AS_IT_IS if is_one_for_both(ours, kind) else kinds[kind.removesuffix(OR_ADDED)]
+
+
+def is_one_for_both(ours: str, kind: str) -> bool:
+    """Tell whether one keyword has the segment ids of queries and of keys: its kind is then its name."""
+    return ours == "segments" and kind not in OPTIONS[ours].kinds
 
 
 def to(ours: str, kind: str, x: str) -> str:
@@ -224,7 +232,7 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
     """A value for arrays of those sizes; of a mask every row has a key."""
     rng, (B, N, T, S), rank = np.random.default_rng((ord(ours[0]), seed)), sizes[:4], kind.split("/")[0]
     turn = -1 if (seed + 1) // 2 % 2 else 1  # so that the first batch has not always the largest
-    fewer = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S), "BTS": (B, 1, T, S), "NTS": (1, N, T, S)}
+    fewer = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S), "BTS": (B, 1, T, S), "NTS": (1, N, T, S), OF_KEYS: (B, N, 1, S)}
     if ours == "mask":
         shape = fewer.get(rank, (B, N if each_head else 1, T, S))
         mask = rng.random(shape) < 0.6
@@ -235,7 +243,8 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
     if ours == "key_lengths":
         return np.resize([S - 1, max(S - 3, 1)][::turn], B).astype(np.int32)
     if ours == "segments":
-        return _of_segments(T, S, seed, B)
+        queries, keys = _of_segments(T, S, seed, B)
+        return (keys, keys) if is_one_for_both(ours, kind) and T == S else (queries, keys)
     if S > WIDEST and ours in ("window", "offset"):  # in long texts one that small ones do not hold
         far = S // 4 if ours == "window" or S - T < S // 4 else S - T
         return np.maximum(far - np.arange(B), 0)[::turn] if kind == WIDE["offset"] else far

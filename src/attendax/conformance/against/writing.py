@@ -42,7 +42,7 @@ class _Adapter(Keywords):
     def _head(self) -> list[str]:
         a = self.whole
         both = [(x.name, x.form) if k == "segments" else (x.name,) for k, x in a.options.items()]
-        words = [f"{x}={a.defaults.get(x)!r}" for x in itertools.chain(*both) if x]
+        words = [f"{x}={a.defaults.get(x)!r}" for x in dict.fromkeys(itertools.chain(*both)) if x]
         first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
         given = ", ".join([first, *filter(None, [a.heads]), *words])
         imports = ["import types"] * any("types." in x for x in self.words.values())

@@ -211,10 +211,12 @@ class Case(NamedTuple):
         if self.judge == "refused":
             return found
         given, (left, right) = inputs.arrays | inputs.options, inputs.options.get("window") or (0, 0)
+        ids = [given.get(name) for name in ("query_segment_ids", "key_segment_ids")]
         shown = {
             f"rank {query.ndim}": query.ndim != 4 and self.direction != "vmap",
             "grouped heads": query.shape[-3:-2] != key.shape[-3:-2],
             **{f"{x} of rank {given[x].ndim}": query.ndim == 4 for x in ("bias", "mask") if x in given},
+            "segments apart": not np.array_equal(*ids),
             "asymmetric windows": left != right,
             "V != D": query.shape[-1] != value.shape[-1],
             "empty arrays": 0 in query.shape + key.shape,

@@ -9,6 +9,7 @@ from .case import SIZES, Case
 
 SQUARE, CAUSAL, BLOCK, WIDTHS = "T != S", "not causal", "lengths of no block", "widths of no block"
 ONE_WIDTH = {"D != 64": (64,), "D != 128": (128,)}
+APART = "segments apart"  # ids of queries that are not those of keys
 SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "bias of rank 2")
 TRAITS = (SQUARE, CAUSAL, BLOCK, WIDTHS, *ONE_WIDTH)
 TIME = "larger sizes"
@@ -68,7 +69,7 @@ def twins(cases: Iterable[Case], form: Form, lacks: Mapping[str, str], offers: C
     Each is asked twice: as near to its own sizes as can be, and at lengths of 128 or more and another width. A case
     that is not offered at all, or makes no sense there, stays as it is.
     """
-    if form == Form() and not {SYMMETRIC, *LIFTED}.intersection(lacks):
+    if form == Form() and not {SYMMETRIC, APART, *LIFTED}.intersection(lacks):
         return list(cases)
     found = []
     for case in cases:
@@ -103,12 +104,15 @@ def _causal(case: Case) -> Case | None:
 
 
 def _shaped(case: Case, lacks: Mapping[str, str]) -> Case:
-    """The case with a symmetric window, or a mask or bias of rank 4, where others are lacking."""
+    """The case with a symmetric window, a mask or bias of rank 4, or one list of segment ids, if others are lacking."""
     window = re.search(r"window=\((\d+), (\d+)\)", case.call)
     if SYMMETRIC in lacks and window and window[1] != window[2]:
         wide = max(int(window[1]), int(window[2]))
         call = case.call.replace(window[0], f"window=({wide}, {wide})")
         case = case._replace(call=call, about=f"{case.about}; as many back as ahead")
+    sizes, ids = SIZES | case.sizes, "query_segment_ids=q_ids, key_segment_ids=k_ids"
+    if APART in lacks and ids in case.call and sizes["T"] == sizes["S"]:
+        case = case._replace(call=case.call.replace("q_ids", "k_ids"), about=f"{case.about}; the same ids for both")
     for name in ("mask", "bias"):
         if f"{name} of rank 2" in lacks and f"{name}={name}" in case.call:
             lift = f"{name} = {name}.reshape((1,) * (4 - {name}.ndim) + {name}.shape)"

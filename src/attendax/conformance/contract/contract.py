@@ -222,8 +222,8 @@ COUNT = {"qkv": "3", "kv": "2"}  # of the arrays in one
 
 
 def _axes(layout: str, pack: str = "") -> str:
-    joined = {"*": "N·D", "+": "tokens"}
-    axes = [joined.get(x, x) for x in layout.replace("(ND)", "*").replace("(BT)", "+")]
+    joined = {"*": "N·D", "+": "tokens", "&": "B·N"}
+    axes = [joined.get(x, x) for x in layout.replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")]
     name, _, axis = pack.partition(" ")
     if axis == "-1":
         axes[-1] = f"{COUNT[name]}·{axes[-1]}"
@@ -252,15 +252,17 @@ def _gives(form: Form) -> str:
 def _option(ours: str, option: Option, layout: str) -> str:
     """A keyword, what it is, and how its value is given."""
     if ours == "segments":
-        return f"{' and '.join(filter(None, option))}: segment ids"
+        both = ", the same for queries and keys" * (option.name == option.form)
+        return f"{' and '.join(dict.fromkeys(filter(None, option)))}: segment ids{both}"
     rank, _, meaning = option.form.partition("/")
-    axes = _axes("".join(x for x in rank if x in f"TS{layout}"))  # of those that it has
-    given = f"{axes}, {meaning}" if meaning else axes if set(rank) <= {*"BNTS()"} and rank else option.form
+    axes = _axes("".join(x for x in rank.replace("(BN)", "&") if x in f"1&TS{layout}"))  # of those that it has
+    given = f"{axes}, {meaning}" if meaning else axes if set(rank) <= {*"BNTS()1"} and rank else option.form
     named = "" if option.name == ours else WORDS.get(ours, ours.replace("_", " "))
     said = ", ".join(filter(None, (named, given)))
     return f"{option.name}: {said}" if said else option.name
 
 
+SEGMENTS = "query_segment_ids", "key_segment_ids"
 WORDS = {"is_causal": "causal", "return_lse": "gives the log-sum-exp as well", "key_lengths": "lengths of keys"}
 
 
@@ -268,9 +270,8 @@ def _keywords(form: Form) -> Iterator[tuple[str, str, str]]:
     """The name of each option here and there, and its kind; segment ids are two."""
     for ours, option in form.options.items():
         if ours == "segments":
-            yield from (("query_segment_ids", option.name, ""), ("key_segment_ids", option.form, ""))[
-                : 1 + bool(option.form)
-            ]
+            names = list(dict.fromkeys(filter(None, option)))
+            yield from ((ours, name, "") for ours, name in zip(SEGMENTS, names, strict=False))
         elif option.name:
             yield ours, option.name, option.form
 

@@ -23,6 +23,7 @@ RANKS = {  # of a mask or a bias that is not whole: what rules it out, its shape
     "NTS": ("{x}.shape[0] != 1", "(1, N, T, S)", "[0]", "(N, T, S)"),
     "TS": ("{x}.shape[0] != 1 or {x}.shape[1] != 1", "(1, 1, T, S)", "[0, 0]", "(T, S)"),
     "BS": ("{x}.shape[1] != 1 or {x}.shape[2] != 1", "(B, 1, 1, S)", "[:, 0, 0]", "(B, S)"),
+    "(BN)1S": ("{x}.shape[2] != 1", "(B, N, 1, S)", ".reshape(B * N, 1, S)", "(B·N, 1, S)"),
 }
 WIDTHS = {x: y for x, y in zip(REACH.values(), ("left + 1", "left", "2 * left"), strict=True)}
 SIDES = {  # of a window that is one number: what rules it out, and why
@@ -51,6 +52,8 @@ def lacks(form: Form) -> dict[str, str]:
     """The traits that a function of that form does not offer, and why."""
     said = f"its layout is {form.layout}{f', packed {form.pack}' if form.pack else ''}"
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
+    if (segments := form.options.get("segments")) and segments.name == segments.form:
+        found["segments apart"] = f"{segments.name} is of queries and of keys"
     found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.layout), said)
     found |= dict.fromkeys(["empty arrays"] * (form.layout == VARLEN), "a packed sequence has tokens")
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)

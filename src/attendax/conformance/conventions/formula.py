@@ -48,7 +48,9 @@ class Steps:
         (N, T, D), (G, S, V) = q.shape[1:], v.shape[1:]
         self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
         self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), softmax=softmax, in_blocks=in_blocks)
-        self.known |= dict(by_first_query=by_first_query, without=self._without, top=top, largest=largest, unit=unit)
+        self.known |= dict(
+            by_first_query=by_first_query, without=self._without, top=top, largest=largest, unit=unit, so_far=so_far
+        )
         heads = self.line("heads")
         self.heads = heads if isinstance(heads, tuple) else (heads, heads)  # of keys and of values, of each query head
         self.width = self.line("width")
@@ -257,6 +259,14 @@ def top(s: np.ndarray, axis: int = -1) -> np.ndarray:
 def largest(s: np.ndarray, count: int) -> np.ndarray:
     """The last of so many largest scores of each row, or the least of fewer."""
     return np.sort(s, axis=-1)[..., [-min(count, s.shape[-1])]] if s.shape[-1] else s
+
+
+def so_far(s: np.ndarray, block: int) -> np.ndarray:
+    """The largest score of each row up to the end of each key's block."""
+    most = np.maximum.accumulate(s, axis=-1)
+    last = np.minimum((np.arange(s.shape[-1]) // block + 1) * block, s.shape[-1]) - 1
+    found: np.ndarray = np.where(np.isneginf(most[..., last]), 0, most[..., last])
+    return found
 
 
 def mixed(x: np.ndarray) -> np.ndarray:

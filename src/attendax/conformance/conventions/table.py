@@ -17,6 +17,8 @@ SEES_ALL = "attention to all keys"
 LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
+JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
+SO_FAR, BLOCKS = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD = "mask in place of causal"
 EXPECT = '--expect "{axis}={value}"'  # of a convention that can be stated
 
@@ -282,6 +284,12 @@ TABLE: dict[str, Axis] = {
         "softmax": Line("softmax(s)"),
         "over queries": Line("softmax(s, -2)", "softmax runs over the queries"),
         "not divided": Line("np.exp(s - top(s))", "the softmax is not divided by its sum"),
+        **_of("outputs of blocks of {b} as they are", f"{SO_FAR} / np.exp(s - top(s)).sum(-1, keepdims=True)",
+              JOINED.format("output"), BLOCKS),
+        **_of("sums of blocks of {b} as they are", f"np.exp(s - top(s)) / {SO_FAR}.sum(-1, keepdims=True)",
+              JOINED.format("sum"), BLOCKS),
+        **_of("blocks of {b} as they are", f"{SO_FAR} / {SO_FAR}.sum(-1, keepdims=True)",
+              JOINED.format("output and sum"), BLOCKS),
         "masked after": Line("softmax(without('mask')) * seen", "the mask is applied after the softmax"),
         "bias after": Line("softmax(without('bias')) + bias", "the bias is added after the softmax"),
         "softmax, 1 added": Line("softmax(s, added=1)", "1 is added to the sum of the softmax",

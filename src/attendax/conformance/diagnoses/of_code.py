@@ -1,4 +1,4 @@
-"""Reasons that are no conventions: how blocks are joined and filled, where exp overflows, packs."""
+"""Reasons that are no conventions: how blocks are filled, where exp overflows, packs."""
 
 import functools
 from collections.abc import Callable
@@ -15,24 +15,6 @@ from .hypothesis import FORWARD, Hypothesis, lengths
 
 LOWEST = -103.0  # below it every exponential is 0 in float32
 OF_QUERIES = ("out", "lse", "grad query")  # the gradients of other keys are not those of the case
-
-
-def _not_rescaled(trial: Trial, block: int, what: str) -> Leaves | None:
-    """Keys in blocks, the softmax online: the output, the sum, or both stay as they were when the maximum rises."""
-    if trial.case.direction not in FORWARD or block >= lengths(trial)[1]:
-        return None
-    steps = formula.Steps(trial.inputs)
-    scores = steps.scores()
-    largest = np.full((*scores.shape[:-1], 1), -1e300)
-    then = np.empty_like(scores)  # the maximum when a key came
-    for start in range(0, scores.shape[-1], block):
-        part = slice(start, start + block)
-        largest = np.maximum(largest, scores[..., part].max(axis=-1, keepdims=True))
-        then[..., part] = largest
-    stale, now = np.exp(scores - then), np.exp(scores - largest)
-    total = (now if what == "output" else stale).sum(axis=-1, keepdims=True)
-    out = (now if what == "sum" else stale) / np.where(total == 0, 1, total) @ steps.v
-    return {"out": out.reshape(*steps.lead, *out.shape[-2:])}
 
 
 def _counted(trial: Trial, block: int) -> Leaves | None:
@@ -117,7 +99,6 @@ def _hypothesis(name: str, gives: Callable[..., Leaves | None], remedy: str = ""
 
 TRANSPOSED = "the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped"
 COUNTED = "keys of zeros that fill the last block of {} are counted"
-JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 OVERFLOWS = "exp overflows: the row's largest score is not subtracted"
 OF_PACKS = {
     "a packed sequence sees the last key of the one before it": _before,
@@ -127,11 +108,6 @@ OF_PACKS = {
 HYPOTHESES = [
     _hypothesis(TRANSPOSED, _not_transposed),
     *(_hypothesis(COUNTED.format(b), _counted, "mask what lies beyond S", block=b) for b in KEY_BLOCKS[1:]),
-    *(
-        _hypothesis(JOINED.format(what), _not_rescaled, block=block, what=what)
-        for what in ("output", "sum", "output and sum")
-        for block in KEY_BLOCKS
-    ),
     _hypothesis(OVERFLOWS, _overflowed, "exp(s - max(s))"),
     *(_hypothesis(name, _of_packs, change=change) for name, change in OF_PACKS.items()),
 ]
