@@ -58,6 +58,15 @@ def squared(q, k, v):
     return np.einsum("bnts,bsnd->btnd", softmax(s) ** 2, v)
 
 
+def causal_by_a_number(query, key, value, attention_mask=None):
+    s = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    T, S = s.shape[-2:]
+    if T > S:
+        raise ValueError("no more queries than keys")
+    s = np.where(np.tri(T, S, S - T, dtype=bool), s, np.finfo(np.float32).min)
+    return softmax(s if attention_mask is None else s + attention_mask) @ value
+
+
 def packed(qkv, causal):
     return attention(*np.moveaxis(qkv, 2, 0), causal)
 
@@ -214,6 +223,15 @@ def test_calls_that_differ_give_nothing_or_do_not_return(here, capsys, monkeypat
     monkeypatch.setattr(describing, "CALL", 0.5)
     status, said = run(capsys, "waits")
     assert (status, "a call with 3 small arrays: no answer in 0.5 seconds" in said) == (2, True)
+
+
+def test_cases_that_are_right_by_a_convention_refute_a_reason(here, capsys):
+    """A row without keys that falls onto hidden ones was told as keys behind the last whole block."""
+    given = "--level", "forward", "--seed", "1", "--budget", "0", "--only", "mask"
+    status = cli.main(["check", "mine:causal_by_a_number", *given])
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert (status, "differ by convention" in said) == (1, True)
+    assert "block" not in said
 
 
 def test_a_script_calls_the_function_in_its_own_way(here, capsys):

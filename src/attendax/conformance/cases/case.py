@@ -211,7 +211,7 @@ class Case(NamedTuple):
         if self.judge == "refused":
             return found
         given, (left, right) = inputs.arrays | inputs.options, inputs.options.get("window") or (0, 0)
-        ids = [given.get(name) for name in ("query_segment_ids", "key_segment_ids")]
+        ids: list[Any] = [given.get(name) for name in ("query_segment_ids", "key_segment_ids")]
         shown = {
             f"rank {query.ndim}": query.ndim != 4 and self.direction != "vmap",
             "grouped heads": query.shape[-3:-2] != key.shape[-3:-2],

@@ -34,6 +34,9 @@ VARIED: tuple[dict[str, int], ...] = (
 )  # fmt: skip
 
 
+RIGHT = Verdict.OK, Verdict.CONVENTION
+
+
 class Reason(NamedTuple):
     """Reasons that explain some cases, by their names."""
 
@@ -42,12 +45,12 @@ class Reason(NamedTuple):
 
 
 class Greens:
-    """The cases in which all is right: a reason that holds there would have made them wrong."""
+    """The cases in which all is right, also by declared conventions: a reason that holds would make them wrong."""
 
     def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
         self.implementation, self.how = implementation, how
         self.trials: dict[str, Trial] = {}
-        cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
+        cases = [o.case for o in outcomes if o.verdict in RIGHT and o.case.judge == "value"]
         self.cases = sorted((case for case in cases if case.pairs <= MOST_PAIRS), key=lambda case: case.pairs)
 
     def refute(self, hypothesis: Hypothesis, way: tuple[Any, ...]) -> bool:
@@ -63,7 +66,7 @@ class Greens:
     def _trial(self, case: Case) -> Trial:
         if case.name not in self.trials:
             trial = Trial(self.implementation, case, self.how)
-            trial.got = trial.expected()
+            trial.got = trial.by_convention()
             self.trials[case.name] = trial
         return self.trials[case.name]
 
