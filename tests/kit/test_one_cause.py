@@ -57,14 +57,14 @@ def odd_with_a_mask_or_a_bias(query, key, value, *, mask=None, bias=None):
 def test_if_no_reason_is_known_the_number_of_causes_is_a_lower_bound():
     report = check(odd_with_a_mask_or_a_bias, arrays="numpy", only=["mask (T, S)", "bias"], level="forward")
     assert any(cause.least for cause in report.causes)
-    assert re.search(r", of at least \d causes? \(", summary(report))
+    assert re.search(r", for at least \d reasons?\.", summary(report))
     assert report.to_dict()["causes"][0]["least"] == report.causes[0].least
 
 
 def test_a_cause_that_was_tried_counts_as_one():
     report = check(unscaled, arrays="numpy", only=["plain", "mask (T, S)"], level="forward")
     assert [cause.least for cause in report.causes] == [False]
-    assert ", of 1 cause (" in summary(report)
+    assert ", for 1 reason." in summary(report)
 
 
 def unscaled(query, key, value, *, mask=None):

@@ -23,7 +23,7 @@ CHEATS = [
         REWARD, ("crash",),
         '''
 for stream in (1, 2):
-    os.write(stream, b"Nothing is wrong in 213 cases: 213 ok.\\n")
+    os.write(stream, b"OK  mine:attention\\n213 of 213 cases pass.\\n")
 os._exit(0)
 ''', quick=True,
     ),

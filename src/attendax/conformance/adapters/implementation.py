@@ -113,7 +113,8 @@ class Implementation:
     @property
     def guess(self) -> str:
         """The option that corrects the guess of its arrays; empty where nothing was guessed."""
-        return corrected(self.arrays, self.guessed, 'arrays = "{}" in a contract file')
+        found = corrected(self.arrays, self.guessed, 'arrays = "{}"')
+        return found and f"{found} in a contract file"
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""

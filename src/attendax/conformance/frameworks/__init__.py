@@ -40,7 +40,7 @@ def others(kind: str) -> tuple[str, ...]:
 def corrected(kind: str, guessed: Iterable[str], option: str) -> str:
     """The option that corrects a guess of arrays, for a finding that rests on it; empty where nothing was guessed."""
     options = " or ".join(option.format(name) for name in guessed)
-    return f"it was given {kind} arrays, which is a guess: {options} gives it others" if options else ""
+    return f"it was given {kind} arrays, which is a guess; for others: {options}" if options else ""
 
 
 def framework(name: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 import collections
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,61 +62,66 @@ def _table(title: str, note: str, column: str, outcomes: Sequence[Outcome], end:
 def how(report: Outcomes) -> str:
     """Settings of the run, in a line."""
     level = "" if report.level == "everything" else f"level {report.level}, "
-    return ", ".join(filter(None, (report.arrays, report.dtype, profile_told(report), f"{level}seed {report.seed}")))
+    return ", ".join(
+        filter(None, (report.arrays, report.dtype, f"profile {report.profile}", f"{level}seed {report.seed}"))
+    )
 
 
 def about(report: Outcomes) -> list[tuple[str, str]]:
     """Facts about the subject and the run."""
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
     rows += [("dtype", report.dtype), ("seed", str(report.seed))]
-    rows += [("profile", profile_told(report)), ("level", report.level)]
+    rows += [("profile", report.profile), ("level", report.level)]
     rows += [("called in", f"the judging process: {report.process}")] if report.process else []
-    rows += [("left out for want of budget", "; ".join(report.left_out))] if report.left_out else []
+    rows += [("not tested for lack of time", "; ".join(report.left_out))] if report.left_out else []
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return [*rows, ("versions", versions)] if versions else rows
 
 
+def headline(report: Outcomes) -> str:
+    """OK, FAIL for a fault, INCOMPLETE if too little was judged or the meaning is not settled."""
+    return "OK" if report.ok else "FAIL" if report.failures else "INCOMPLETE"
+
+
 def summary(report: Outcomes) -> str:
-    """The result in a sentence, of the cases that were judged; then how many were not, and why."""
+    """The result of the cases that were judged in a sentence; the coverage says what was not judged."""
     known = [outcome.verdict.value for outcome in report.cases if outcome.known and outcome.verdict.fails]
-    told = {verdict: number - known.count(verdict) for verdict, number in report.counts().items()}
-    lacking, late = (told.pop(verdict.value, 0) for verdict in LEFT)
-    cases = number_of(sum(told.values()) + len(known), "case")
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in told.items() if number)
-    counts += f", {number_of(len(known), 'known failure')}" if known else ""
-    counts = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", counts)
+    numbers = {verdict: number - known.count(verdict) for verdict, number in report.counts().items()}
+    _, late = (numbers.pop(verdict.value, 0) for verdict in LEFT)
+    total, passed = sum(numbers.values()) + len(known), numbers.get(Verdict.OK.value, 0)
+    others = [f"{numbers[kind.value]} {kind.value}" for kind in NEITHER if numbers.get(kind.value)]
+    others += [number_of(len(known), "known failure")] if known else []
+    rest = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", f" ({', '.join(others)})" if others else "")
     if report.failures:
-        found = collections.Counter(cause.harm for cause in report.causes)
-        kinds = ", ".join(f"{harm} {found[harm]}" for harm in Harm if found[harm])
-        least = "at least " * any(cause.least for cause in report.causes)
-        causes = f", of {least}{number_of(len(report.causes), 'cause')} ({kinds})" if report.causes else ""
-        said = f"{number_of(len(report.failures), 'fault')} in {cases}{causes}: {counts}."
-        said += _without_reason(report)
+        failed = len(report.failures)
+        told = f"{failed} of {number_of(total, 'case')} {'fails' if failed == 1 else 'fail'}{_reasons(report)}{rest}."
     elif report.judged:
-        little = ", and too little was judged" if report.coverage.gaps else ""
-        little = ", but what it means is not settled" if report.unsettled else little
-        said = f"Nothing is wrong in {cases}{little}: {counts}."
+        little = ", but too little was judged" if report.coverage.gaps else ""
+        little = ", but the meaning of the function is not settled" if report.unsettled else little
+        told = f"{passed} of {number_of(total, 'case')} {'passes' if passed == 1 else 'pass'}{rest}{little}."
     else:
-        said = f"Nothing was judged, so nothing is shown{f': {counts}' if counts else ''}."
-    asking = f"{lacking} more" if counts else number_of(lacking, "case")
-    said += f" {asking} {'asks' if lacking == 1 else 'ask'} for what it does not offer." if lacking else ""
-    return said + (f" There was no time for {number_of(late, 'case')}." if late else "")
+        told = f"No case was judged{rest}."
+    return told + (f" There was no time for {number_of(late, 'case')}." if late else "")
 
 
-def _without_reason(report: Outcomes) -> str:
-    """Tell how many faults have no reason for lack of time, and what to add."""
+def _reasons(report: Outcomes) -> str:
+    """The number of reasons; and of how many faults the reason was not searched, for lack of time, and what to add."""
+    least = "at least " * any(cause.least for cause in report.causes)
+    told = f", for {least}{number_of(len(report.causes), 'reason')}" if report.causes else ""
     late = [cause for cause in report.causes if cause.lacks_time]
     number = number_of(sum(len(cause.cases) for cause in late), "fault")
-    return f" There was no time to find the reason of {number}:{late[0].remedy.partition(':')[2]}." if late else ""
+    return (
+        f"{told}; no time was left to find the reason of {number}:{late[0].remedy.partition(':')[2]}" if late else told
+    )
 
 
-def profile_told(report: Outcomes) -> str:
-    """The profile that was asked, and numbers of cases that those after it would add."""
+def further_profiles(report: Outcomes) -> list[str]:
+    """The profiles after the one that was asked, each with the number of cases that it adds."""
     later = () if report.laws().keys() & MODEL_LAWS.keys() else PROFILES[PROFILES.index(report.profile) + 1 :]
-    beyond = [f"{name} adds {number_of(profiles(report.level)[name], 'case')}" for name in later]
-    return f"profile {report.profile}" + (f" ({', '.join(beyond)})" if beyond else "")
+    return [f"--profile {name} adds {profiles(report.level)[name]}" for name in later]
 
 
+NEITHER = (Verdict.CONVENTION, Verdict.BY_DESIGN)  # not faults, and not passes
 MOST = 8  # causes that a screen shows
 Line = tuple[int, *tuple[tuple[str, str], ...]]  # how far it is indented; words, and how they look
 
@@ -127,27 +133,32 @@ def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> 
 
     def say(indent: int, *parts: tuple[str, str]) -> None:
         text = Text.assemble(*((clean(words), style) for words, style in parts))
-        console.print(Padding(text, (0, 0, 0, indent)) if indent else text)
+        if not console.is_terminal:  # a pipe gets each line whole
+            console.print(Text(" " * indent) + text, soft_wrap=True)
+        else:
+            console.print(Padding(text, (0, 0, 0, indent)) if indent else text)
 
-    for line in _lines(report):
+    for line in _lines(report, scripts=scripts):
         say(*line)
     shown = [cause.cases[0] for cause in report.causes] or [outcome.case.name for outcome in report.failures]
     for outcome in report.cases if scripts else ():
         if outcome.case.name in shown and outcome.reproduction:
             console.rule(Text(f"{outcome.case.law}, {outcome.case.name}"), style="dim", align="left")
             console.print(Text(clean(outcome.reproduction)), soft_wrap=True)
-    if report.failures and not scripts:
-        say(0, ('A script that shows it: --reproduce "NAME OF A CASE", or --reproduce for each cause.', "dim"))
     say(0, (str(report.coverage), "" if report.ok else "bold"))
+    if further := further_profiles(report):
+        say(0, (f"More cases: {', '.join(further)}.", "dim"))
 
 
-def _lines(report: Outcomes) -> Iterator[Line]:
-    yield 0, (report.name, "bold"), (f" {report.version}".rstrip(), ""), (f"   {how(report)}", "dim")
+def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
+    look = "bold green" if report.ok else "bold red"
+    name = f"{report.name} {report.version}".rstrip()
+    yield 0, (headline(report), look), (f"  {name}", "bold"), (f"   {how(report)}", "dim")
     if report.process:
         yield 0, (f"Called in this process: {report.process}.", "dim")
     for line in (*report.called[1:], "") if report.called else ():
         yield 0, (line, "")
-    yield 0, (summary(report), "bold green" if report.ok else "bold red")
+    yield 0, (summary(report), look)
     for words in report.unsettled:
         yield 0, ("unsettled: ", "bold red"), (words, "bold")
     for number, cause in enumerate(report.causes[:MOST], start=1):
@@ -156,28 +167,32 @@ def _lines(report: Outcomes) -> Iterator[Line]:
         if cause.remedy:
             clears = f" clears {cause.tried}" if cause.tried and cause.remedy.startswith("--") else ""
             yield 3, (cause.remedy, "cyan"), (clears, "")
+        if not scripts and any(o.case.name == cause.cases[0] and o.reproduction for o in report.failures):
+            yield 3, (f"Script that shows it: --seed {report.seed} --reproduce {shlex.quote(cause.cases[0])}", "dim")
     if len(report.causes) > MOST:
-        yield 0, (f"and {len(report.causes) - MOST} causes more: --markdown FILE has all.", "")
+        yield 0, (f"{len(report.causes) - MOST} more reasons: --markdown FILE has all.", "")
     for outcome in () if report.causes else report.failures[:MOST]:
         yield 0, (f"{outcome.case.law} {outcome.case.name}", "bold"), (f"  {outcome.case.about}", "dim")
         yield 3, (outcome.told(), "")
+    if report.failures and not report.causes and not scripts:
+        yield 0, (f'Script that shows one: --seed {report.seed} --reproduce "NAME OF A CASE"', "dim")
     for table in tables(report):
         if table.line:
             yield 0, (table.line, "dim")
     if report.left_out:
         told = "; ".join(report.left_out[:3]) + "; ..." * (len(report.left_out) > 3)
-        yield 0, (f"left out for want of budget ({len(report.left_out)}): {told}", "dim")
+        yield 0, (f"Not tested for lack of time ({len(report.left_out)}): {told}. --budget SECONDS gives more.", "dim")
 
 
 def _told(cause: Cause, report: Outcomes) -> str:
     """The number of cases that show it, the plainest of them, and what was tried, or else what that case gave."""
     first = next((o for o in report.cases if o.case.name == cause.cases[0]), None)
     shown = f"{cause.cases[0]!r}" + (f" ({first.case.law})" if first else "")
-    least = ", of one cause or several" * cause.least
+    least = ", for one reason or several" * cause.least
     told = f"{number_of(len(cause.cases), 'case')}{least}, such as {shown}" if len(cause.cases) > 1 else shown
     if cause.tried:
-        others = "; the others may follow from it" if cause.tried < len(cause.cases) else ""
-        return f"{told}; tried: it explains {cause.tried}{others}"
+        rest = "; the others may follow from it" if cause.tried < len(cause.cases) else ""
+        return f"{told}. Confirmed: this mistake alone gives {cause.tried} of these results{rest}."
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():
         follows = cause.harm is Harm.NUMBERS and first is not None and first.case.level != FORWARD
