@@ -198,7 +198,7 @@ class TestFiles:
         files = [f"--{kind}={kind}.out" for kind in ("json", "markdown")]
         status, out, _ = run("mine:wrong", *FAST, "--only", "causal", "--quiet", *files)
         assert status == 1
-        assert "faults in" in out
+        assert " cases fail" in out
         found = json.loads((here / "json.out").read_text("utf-8"))
         assert (found["name"], found["ok"], found["dtype"]) == ("mine:wrong", False, "float32")
         assert (here / "markdown.out").read_text("utf-8").startswith("# attendax check: mine:wrong")

@@ -451,12 +451,12 @@ def test_a_masked_weight_that_dropout_keeps_has_words_of_its_own():
 
 @pytest.mark.parametrize("arrays", ["numpy", "torch"])
 def test_one_array_stays_one_in_another_layout(arrays):
-    """So that a function which takes it for packed is judged as its users call it."""
+    """Three views of one memory: a function that writes to its query writes to the key, as its users would see."""
     pytest.importorskip(arrays)
     seen = []
 
     def attend(query, key, value, *, is_causal=False):
-        seen.append((query is key, key is value))
+        seen.append(len({place_of[arrays](x) for x in (query, key, value)}) == 1)
         q, k, v = (x.swapaxes(1, 2) for x in (query, key, value))
         return right_of[arrays](q, k, v, is_causal).swapaxes(1, 2)
 
@@ -466,11 +466,12 @@ def test_one_array_stays_one_in_another_layout(arrays):
             q, k, v, is_causal=causal
         ),
     }
+    place_of = {"numpy": lambda x: x.__array_interface__["data"][0], "torch": lambda x: x.data_ptr()}
     given = {"seed": 0, "budget": 0, "in_process": True, "repeat": 1}
     report = check(attend, only=["one array for query, key and value"], **given)
     assert report.ok
     assert report.counts() == {"ok": 2} if arrays == "torch" else {"ok": 1, "not offered": 1}
-    assert (True, True) in seen
+    assert any(seen)
 
 
 def test_a_case_of_the_ladder_is_asked_by_its_name():

@@ -157,7 +157,7 @@ BROKEN = {  # what is done to a folder, the status, and what is said
     "torn": (lambda home: _cut(home / "plain/out.npy"), 1, "plain: out.npy has 479 bytes of numbers, expected 480"),
     "no array": (lambda home: (home / "plain/out.npy").write_text("1 2"), 1, "plain: out.npy is no array of NumPy"),
     "shape": (lambda home: np.save(home / "plain/out.npy", np.zeros(3)), 1, "out has shape (3,), expected (2, 3,"),
-    "NaN": (lambda home: np.save(home / "plain/out.npy", np.full((2, 3, 5, 4), np.nan)), 1, "1 NaN. "),
+    "NaN": (lambda home: np.save(home / "plain/out.npy", np.full((2, 3, 5, 4), np.nan)), 1, "is NaN"),
     "case": (lambda home: _cut(home / "plain/case.json"), 2, "plain/case.json cannot be read: it is no JSON; write"),
     "newer case": (lambda home: _edit(home / "plain/case.json", schema=9), 2, "case.json is of schema 9, this version"),
     "newer index": (lambda home: _edit(home / INDEX, schema=9), 2, "index.json is of schema 9"),

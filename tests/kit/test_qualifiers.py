@@ -182,7 +182,7 @@ def test_if_there_is_no_time_the_headline_says_so_and_what_to_add():
     (late,) = diagnosed(made, outcomes, HOW._replace(left=lambda: 0.0))
     assert late.lacks_time
     report = Report("mine:attention", "", "numpy", tuple(outcomes), causes=(late,))
-    assert "There was no time to find the reason of 1 fault: add --budget 120." in summary(report)
+    assert "no time was left to find the reason of 1 fault: add --budget 120." in summary(report)
     (cause,) = diagnosed(made, outcomes, HOW)
     assert "no time" not in summary(report._replace(causes=(cause,)))
 

@@ -114,7 +114,7 @@ def test_stats_have_their_gradient(name, mask, rng):
 
 QUERY, KEY = np.zeros((N, T, D)), np.zeros((N, S, D))
 REFUSED = {
-    "neither": (ValueError, {}, "weights_at: neither queries nor keys are given"),
+    "neither": (ValueError, {}, "weights_at: queries or keys must be given"),
     "floats": (
         TypeError,
         {"queries": np.zeros(2)},

@@ -172,6 +172,7 @@ def here(
         tries = [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()]
         made = _first_that_runs(tries, how, trying)
         arrays, eager, guessed = made.arrays, made.eager, others(made.arrays)
+    framework(arrays)
     made = plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
     return dataclasses.replace(made, guessed=guessed)
 
@@ -181,7 +182,6 @@ def plain(
     backward: Callable[..., Any] | None = None, lacks: Mapping[str, str] | None = None, **settings: Any,
 ) -> Implementation:  # fmt: skip
     """A function that is called by the protocol; it may carry its gradients as ``backward``."""
-    framework(arrays)
     attend, lines = fn, [import_line(fn, path), "attend = fn"]
     own = getattr(fn, "backward", None)
     by_hand = "backward = fn.backward" if own and not backward else import_line(backward, name="backward")
