@@ -62,7 +62,7 @@ def refuse(function, operands, plan):
 def asked(monkeypatch):
     asked = []
     limits = BACKENDS["blockwise"].limits
-    monkeypatch.setitem(BACKENDS, "toy", Backend(toy(asked), limits, others="blockwise", refuse=refuse))
+    monkeypatch.setitem(BACKENDS, "toy", Backend(toy(asked), limits, fallback="blockwise", refuse=refuse))
     return asked
 
 
