@@ -111,7 +111,7 @@ def _lengths(part: Mask, i: Array, S: int) -> tuple[Any, Any]:
     of_keys, of_queries = (None if x is None else x[..., 0] for x in (*part.arrays, None)[:2])
     end = jnp.full_like(i, S) if of_keys is None else jnp.clip(of_keys, 0, S).astype(jnp.int32)
     if of_queries is not None:
-        end, of_queries = _alike(end, of_queries)
+        i, end, of_queries = _alike(i, end, of_queries)
         end = jnp.where(i < of_queries, end, 0)
     return jnp.zeros_like(i), end
 
