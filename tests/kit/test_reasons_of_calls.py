@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import right_attention
+import stated
 from attendax import conformance
 from attendax.conformance.adapters.implementation import Implementation
 from attendax.conformance.diagnoses import by_running
@@ -17,7 +18,7 @@ from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge.trial import Trial
 
 check = functools.partial(
-    conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward", profile="robust", repeat=1
+    stated.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward", profile="robust", repeat=1
 )
 
 

@@ -9,7 +9,6 @@ import pytest
 import planted
 import right_attention
 import stated
-from attendax import conformance
 from attendax.conformance import CASES, Implementation
 from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How
@@ -18,9 +17,7 @@ from attendax.conformance.diagnoses.by_running import patience
 from attendax.conformance.judge.trial import Trial
 from attendax.conformance.judge.verdicts import WITHOUT
 
-check = functools.partial(
-    conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward", repeat=1
-)
+check = functools.partial(stated.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward", repeat=1)
 
 ROWS = "scores = np.where(allowed, scores, -np.inf)\n"
 
