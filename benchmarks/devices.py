@@ -216,7 +216,7 @@ def page(results: dict[str, Any]) -> str:
     """The tables as Markdown."""
     by = {(r["strategy"], r["devices"], r["direction"]): r for r in results["records"]}
     shape = f"{results['length']:,} tokens, {results['heads']} heads of {results['width']}, float32, causal"
-    note = "MB of one device, forward / forward and gradient; received: but for what a condition on the data decides."
+    note = "MB of one device, forward / forward and gradient; received: except what a condition on the data decides."
     lines = [f"# A sequence on several devices\n\n{shape}; jax {results['jax']}.\n", f"{note}\n"]
     counts = sorted({r["devices"] for r in results["records"]})
     for what, name in (("temporaries", "Temporaries"), ("received", "Received")):

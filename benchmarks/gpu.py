@@ -100,7 +100,7 @@ def main(output: str | None = None, settings: Settings = FULL) -> int:
     Raises:
         ValueError: there is no GPU, and the sizes are not tiny.
     """
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs memory, too
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch also needs memory
     backend = jax.default_backend()
     if backend != "gpu" and not settings.tiny:
         advice = "python benchmarks/gpu.py --tiny tries the run here, at tiny sizes"

@@ -24,7 +24,7 @@ def markdown(found: dict[str, Any]) -> str:
     parts += [f"- {k['backend']}: {fault}\n" for k in found["kit"] for fault in k["faults"]]
     for measure, title in TITLES.items():
         timed = [r for r in found["speed"] if r["measure"] == measure and r["status"] == "timed"]
-        parts.append(f"## Speed, {title}\n\nA masked pair is no work; the peak is that of a bfloat16 product.\n")
+        parts.append(f"## Speed, {title}\n\nMasked pairs are not work; the peak is that of a bfloat16 product.\n")
         parts.append("Compile times are of all contestants of a case side by side.\n")
         parts.append(table(HEADER, [row(r, found["speed"]) for r in timed]))
         others = [r for r in found["speed"] if r["measure"] == measure and r["status"] != "timed"]

@@ -239,7 +239,7 @@ def cores(run: Any) -> None:
         try:
             _, said = process.communicate(timeout=max(1.0, seconds))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # its workers, too
+            os.killpg(process.pid, signal.SIGKILL)  # and its workers
             said = run.leave_out(f"the cores of the CPU: stopped after {seconds:.0f} s")
     if not (folder / "results.json").exists():
         raise RuntimeError(f"bench --cores wrote nothing: {(said or '').strip()[-200:]}")

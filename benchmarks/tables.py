@@ -15,7 +15,7 @@ def remarks(records: list[dict[str, Any]]) -> list[str]:
     if timed:
         counts = f"{len(timed[0]['seconds'])} rounds kept, {timed[0]['rounds_thrown_away']} thrown away"
         kept = timed[0]["rounds_disturbed"]
-        said.append(counts + (f"; {kept} of those kept were disturbed, too" if kept else ""))
+        said.append(counts + (f"; {kept} of those kept were also disturbed" if kept else ""))
     return said
 
 

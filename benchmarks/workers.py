@@ -68,7 +68,7 @@ def serve() -> None:
     """Answer requests until the pipe is closed."""
     keep_freed_memory()
     inward, outward = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a library is not an answer
     programs: dict[str, Any] = {}
     while True:
         try:

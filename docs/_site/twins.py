@@ -32,7 +32,7 @@ class Twins(SphinxDirective):
 
 
 def source(module: str, name: str) -> str:
-    """The function `file.name`, or a public `name`, as it stands there, but for its docstring."""
+    """The function `file.name`, or a public `name`, without its docstring."""
     path, _, name = name.rpartition(".")
     member: Any = getattr(importlib.import_module(f"{module}.{path}" if path else module), name)
     lines = textwrap.dedent(inspect.getsource(inspect.unwrap(member))).splitlines()

@@ -1,4 +1,4 @@
-"""Attention over two processes of two devices each: the sequence goes round a ring, across the processes, too.
+"""Attention over two processes of two devices each: the sequence goes round a ring that crosses the processes.
 
     python docs/examples/two_processes.py
 

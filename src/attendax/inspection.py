@@ -95,7 +95,7 @@ def attention_stats(
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     row_sum = results.row_sum.reshape(shape[:-1])
     top = max_or_zero(top)
-    largest = jnp.exp(top - lax.stop_gradient(top)) / sum_or_one(row_sum)  # its score moves, too
+    largest = jnp.exp(top - lax.stop_gradient(top)) / sum_or_one(row_sum)  # its score also moves
     return AttentionStats(entropy, jnp.where(row_sum == 0, 0, largest), where.astype(jnp.int32), _received(call, shape))
 
 

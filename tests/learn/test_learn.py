@@ -27,9 +27,9 @@ from attendax import learn, spec
 from attendax.cli import main
 from attendax.learn import arrays, folders, reasons
 from attendax.learn.arrays import Arrays
-from attendax.learn.exercises import MODULES, path, texts
-from attendax.learn.grading import Grade, examined, grade
-from attendax.learn.reasons import Case, Failed, close, edited, mistaken, mistakes, right
+from attendax.learn.exercises import INITIAL, MODULES, path, texts
+from attendax.learn.grading import Grade, grade, grade_exercise
+from attendax.learn.reasons import Case, Failed, answer_with, cause_and_remedy, close, formulas_with, mistakes, right
 from places import ROOT, SOURCE
 
 PATH = {exercise.name: exercise for exercise in path()}
@@ -61,7 +61,7 @@ class TestRight:
     @pytest.mark.parametrize("name", PATH)
     def test_the_specification_is(self, name):
         exercise = PATH[name]
-        assert examined(exercise, getattr(spec, exercise.symbol), Arrays("numpy")).right
+        assert grade_exercise(exercise, getattr(spec, exercise.symbol), Arrays("numpy")).right
 
     @pytest.mark.parametrize(
         "library", [*(x for x in LIBRARIES if "jax" not in x.values), pytest.param("jax", marks=pytest.mark.slow)]
@@ -69,14 +69,14 @@ class TestRight:
     def test_a_learners_whole_path_is(self, library):
         names, kind = learner.names(library), Arrays(library)
         with jax.numpy_rank_promotion("allow"):
-            grades = [examined(exercise, names[exercise.symbol], kind) for exercise in PATH.values()]
+            grades = [grade_exercise(exercise, names[exercise.symbol], kind) for exercise in PATH.values()]
         assert [str(each) for each in grades if not each.right] == []
 
     @pytest.mark.parametrize("name", [name for name in PATH if "dropped" not in PATH[name].text])
     def test_a_formula_without_mistakes_is_the_specification(self, name):
         for question in PATH[name].questions:
             correct = right(PATH[name], question, {})
-            formula = mistaken(PATH[name], question, {}, ())
+            formula = answer_with(PATH[name], question, {}, ())
             assert all(close(value, correct[key]) for key, value in formula.items()), question.about
             assert sum(np.size(value) for value in formula.values()) > 0
 
@@ -85,9 +85,13 @@ class TestWrong:
     @pytest.mark.parametrize(("name", "exercise", "old", "new"), PLANTED, ids=[f"{p[0]}: {p[1]}" for p in PLANTED])
     def test_a_planted_mistake_is_named(self, name, exercise, old, new):
         names = learner.names("numpy", old, new)
-        found = examined(PATH[exercise], names[PATH[exercise].symbol], Arrays("numpy"))
+        found = grade_exercise(PATH[exercise], names[PATH[exercise].symbol], Arrays("numpy"), hint=1)
         assert (found.state, found.mistakes) == ("wrong", (name,)), str(found)
-        assert found.reason.startswith(texts("mistakes")[name]["says"].partition("{")[0])
+        cause, remedy = cause_and_remedy(texts("mistakes")[name]["says"])
+        assert found.reason.startswith(cause.partition("{")[0].rstrip("."))
+        assert remedy not in found.reason or name == reasons.ORDER or not remedy
+        assert remedy in found.hint or name == reasons.ORDER
+        assert "shape (" not in found.example or " has shape (" in found.reason
         assert "smallest input" in found.example
 
     @pytest.mark.parametrize(("both", "exercise", "edits"), TWO, ids=[str(two[0]) for two in TWO])
@@ -98,7 +102,7 @@ class TestWrong:
         for old, new in edits:
             text = {name: each.replace(old, new) for name, each in text.items()}
         names = learner.names(files=text)
-        found = examined(PATH[exercise], names[PATH[exercise].symbol], Arrays("numpy"))
+        found = grade_exercise(PATH[exercise], names[PATH[exercise].symbol], Arrays("numpy"))
         assert sorted(found.mistakes) == sorted(both), str(found)
 
     def test_at_least_forty_are_planted_each_with_the_kind_of_its_source(self):
@@ -190,28 +194,27 @@ class TestWrong:
 
         Two may make a third, as -inf times 0 with -1e9 for -inf makes scores + (1 - mask) * -1e9.
         """
-        monkeypatch.setattr(reasons, "mistaken", cached)
+        monkeypatch.setattr(reasons, "answer_with", cached)
         exercise = PATH[name]
         for off in filter(can_be_made, two_of(name)[12 * pairs : 12 * pairs + 12]):
             case = Case(exercise, [answer_of(exercise, off, each) for each in exercise.questions])
             found = set(case.explained()[0]) if case.wrong.any() else set()
             third = [(each, way) for each in found for way in range(len(texts("mistakes")[each].get("wrong", ())))]
-            made = len(found) == 1 and any(case._given_by(each) for each in third)
+            made = len(found) == 1 and any(case._reproduced_by(each) for each in third)
             assert made or found <= {off[0][0], off[1][0]}, (off, found)
-            assert len(found) < 2 or not any(case._given_by(each) for each in off), (off, found)
+            assert len(found) < 2 or not any(case._reproduced_by(each) for each in off), (off, found)
 
     def test_each_text_stands_once_in_the_formulas(self):
-        assert all(
-            edited(((name, way),)) for name, row in mistakes().items() for way in range(len(row.get("wrong", ())))
-        )
+        for name, row in mistakes().items():
+            assert all(formulas_with(((name, way),)) for way in range(len(row.get("wrong", ()))))
 
     def test_what_no_mistake_gives_has_no_reason_but_facts(self):
         names = learner.names("numpy", "return dQ, dK, dV\n\ndef additive", "return dQ, dK, dV * 3\n\ndef additive")
         found = grade(names["scaled_dot_product_attention_backward"])
         assert found.mistakes == ()
         assert "Right: grad_Q, grad_K. Wrong: grad_V." in found.reason
-        assert "grad_V is 3 times what is right, here." in found.reason
-        assert found.hint.startswith("Hint: ")
+        assert "grad_V is 3 times the right result everywhere." in found.reason
+        assert found.hint == ""
 
     def test_where_it_is_right_is_said(self):
         def create_padding_mask(lengths, max_length):
@@ -235,7 +238,7 @@ class TestWrong:
             ("pass", "It returns None: is a `return` missing?"),
             ("return 'a'", "one str; expected an array"),
             ("return x @ x.T @ x", "raises ValueError"),
-            ("return np.asarray(x, 'f4') - x.max()", "Other numbers"),
+            ("return np.asarray(x, 'f4') - x.max()", "The numbers differ"),
             ("x -= x.max(axis=axis, keepdims=True); return np.exp(x)", "writes into its input x"),
         ],
     )
@@ -244,7 +247,7 @@ class TestWrong:
         exec(f"def softmax(x, axis=-1):\n    {new}", names)
         found = grade(names["softmax"])
         assert found.state == "wrong"
-        assert words in found.reason or words == "Other numbers", found.reason
+        assert words in found.reason or words == "The numbers differ", found.reason
 
     def test_where_it_raises_is_no_wrong_result(self):
         def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None):
@@ -257,8 +260,22 @@ class TestWrong:
         assert "It raises ValueError: square (test_learn.py, line" in found.reason
         assert ") with 1 query, 2 keys; T = 2, S = 3; a query" in found.reason
         assert "Right: grad_Q, grad_K. Wrong: grad_V." in found.reason
-        assert "times what is right" not in found.reason
+        assert "times the right" not in found.reason
         assert "swapped" not in found.reason
+
+    def test_the_example_is_one_text_of_a_batch(self):
+        def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None):
+            dQ, dK, dV = RIGHT["scaled_dot_product_attention_backward"](grad_output, Q, K, V, mask)
+            return dQ, dK, dV + np.arange(len(Q))[:, None, None] if Q.shape[-1] == 5 else dV
+
+        def alone(grad_output, Q, K, V, mask=None):
+            dQ, dK, dV = RIGHT["scaled_dot_product_attention_backward"](grad_output, Q, K, V, mask)
+            return dQ, dK, dV + (Q.shape[-1] == 5)
+
+        name = "scaled_dot_product_attention_backward"
+        whole, one = grade(scaled_dot_product_attention_backward).example, grade(alone, name=name).example
+        arrays = [re.search(r" Q = (.*?)\n  K", each, re.DOTALL)[1] for each in (whole, one)]
+        assert [np.shape(eval(array)) for array in arrays] == [(4, 2, 5), (1, 2, 5)]
 
     def test_a_factor_is_one_for_all_questions(self):
         def softmax(x, axis=-1):
@@ -272,14 +289,14 @@ class TestWrong:
         assert "times" not in grade(merge_heads).reason
 
     def test_of_large_arrays_the_first_entry_that_differs_is_shown(self):
-        def softmax(x, axis=-1):
-            p = RIGHT["softmax"](x, axis)
-            if p.ndim == 3:
-                p[0, 1, 2] = 0.25
-            return p
+        def split_heads(x, num_heads):
+            heads = RIGHT["split_heads"](x, num_heads).copy()
+            if num_heads == 3:
+                heads[0, 1, 2, 0] = 25
+            return heads
 
-        example = grade(softmax).example
-        assert re.search(r"weights at \[0, 1, 2\]: expected 0\.\d+, got 0\.25$", example), example
+        example = grade(split_heads).example
+        assert re.search(r"split at \[0, 1, 2, 0\]: expected -?\d\.\d+, got 25$", example), example
 
     @pytest.mark.parametrize(
         ("old", "new", "words"),
@@ -301,7 +318,7 @@ class TestWrong:
 
     def test_what_is_drawn_or_kept_is_said(self):
         names = learner.names("numpy", "            setattr(self, name, value)", "            pass")
-        assert "It gives other results when asked the same again" in grade(names["MultiHeadAttention"]).reason
+        assert "A second call with the same input differs" in grade(names["MultiHeadAttention"]).reason
 
     def test_a_list_is_no_failure_that_a_mistake_could_give(self):
         def compute_attention_scores(Q, K, scale=True):
@@ -315,13 +332,13 @@ class TestWrong:
         old = 'return {name: getattr(self, name) for name in ("W_Q", "W_K", "W_V", "W_O")}'
         new = 'return {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": self.W_V, "W_O": self.W_V}'
         found = grade(learner.names("numpy", old, new)["MultiHeadAttention"])
-        assert found.reason == "get_params()['W_O']: other numbers come out."
+        assert found.reason == "get_params()['W_O']: the numbers differ."
 
     def test_narrow_numbers(self):
         def merge_heads(x):
             return RIGHT["merge_heads"](x).astype(np.float16)
 
-        assert "merged is float16 of float64 inputs" in grade(merge_heads).reason
+        assert "merged is float16, and the inputs are float64" in grade(merge_heads).reason
 
     def test_two_results_where_one_is_given(self):
         def additive_attention(*arrays):
@@ -342,16 +359,16 @@ class TestWrong:
         edited = f"self.one = 0.1 * normal(d_model, d_model); self.W_Q, self.W_K, self.W_V, self.W_O = ({new} for"
         old = "self.W_Q, self.W_K, self.W_V, self.W_O = (normal(d_model, d_model) * 0.1 for"
         found = grade(learner.names("numpy", old, edited)[exercise])
-        assert "Not so: the initial weights are drawn, small, each its own." in found.reason, found
+        assert f"Not so: {INITIAL}." in found.reason, found
 
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ("0.1 * normal(d_model, d_ff), ", "zeros((d_model, d_ff)), ", "Not so: the initial weights are drawn"),
+            ("0.1 * normal(d_model, d_ff), ", "zeros((d_model, d_ff)), ", f"Not so: {INITIAL}"),
             (
                 "d_ff = d_ff or 4 * d_model",
                 "d_ff = d_ff or 2 * d_model",
-                "shape of W1 where M = 64 and no d_ff is given: ",
+                "shape of W1 for M = 64 and the default d_ff: ",
             ),
         ],
     )
@@ -405,11 +422,10 @@ class TestGrade:
                 re.sub(r"^from (attention_core|multi_head|positional) import .*$", "", text, flags=re.MULTILINE), names
             )
         for exercise in PATH.values():
-            found = examined(exercise, names[exercise.symbol], Arrays("numpy"))
-            waits = "It waits for multi_head_attention_forward." if "multi_head_attention_b" in exercise.name else ""
-            assert (found.state, found.reason) == ("not yet", waits), exercise.name
+            found = grade_exercise(exercise, names[exercise.symbol], Arrays("numpy"))
+            assert (found.state, found.reason) == ("not yet", ""), exercise.name
 
-    def test_it_waits_for_what_it_calls(self):
+    def test_an_unwritten_function_that_it_calls_is_named(self):
         def softmax(x, axis=-1):
             raise NotImplementedError
 
@@ -418,8 +434,8 @@ class TestGrade:
 
         found = grade(attention_weights)
         assert found.state == "not yet"
-        assert found.reason.startswith("It waits for ")
-        assert "softmax" in found.reason
+        assert found.reason.startswith("It calls ")
+        assert found.reason.endswith("softmax, which is not written yet.")
 
     def test_a_closure_may_be_unset_and_a_function_not_of_python(self):
         def softmax(x, axis=-1):
@@ -438,7 +454,8 @@ class TestGrade:
 
     def test_hints_grow(self):
         names = learner.names("numpy", "return p * (dp - inner)", "return p * dp * 2")
-        hints = [grade(names["softmax_backward"], hint=level).hint for level in (1, 2, 3)]
+        hints = [grade(names["softmax_backward"], hint=level).hint for level in range(4)]
+        assert hints.pop(0) == ""
         assert hints[0].startswith("Hint: Raising x_j")
         assert hints[1].startswith(hints[0])
         assert "More: It is p_i" in hints[1]
@@ -477,7 +494,7 @@ class TestGrade:
         shown = ElementTree.fromstring(found._repr_html_())
         text = "".join(shown.itertext())
         assert "wrong softmax_backward" in text
-        assert "sum(dp * p)" in text
+        assert "The gradient forgets that a row sums to 1." in text
         assert repr(found) == str(found)
 
 
@@ -496,7 +513,7 @@ class TestTexts:
         arrays = {key: np.array(value) for key, value in given.items() if isinstance(value, list)}
         floats = {key: array.astype(float) for key, array in arrays.items() if array.dtype == int and key != "lengths"}
         inputs, wanted = defaults | given | arrays | floats, exercise.questions[-1].inputs
-        found = exercise.ask(getattr(spec, exercise.symbol), {key: inputs[key] for key in wanted})
+        found = exercise.call(getattr(spec, exercise.symbol), {key: inputs[key] for key in wanted})
         results = [key for key in given if key in found and key not in wanted]
         assert results
         for key in results:
@@ -537,13 +554,13 @@ class TestTexts:
 
 @functools.cache
 def answer_of_a_learner(name, number, off):
-    return mistaken(PATH[name], PATH[name].questions[number], Failed("It raises."), off)
+    return answer_with(PATH[name], PATH[name].questions[number], Failed("It raises."), off)
 
 
 def cached(exercise, question, answer, off):
-    """The same as ``mistaken``, and quick where nothing is drawn."""
+    """The same as ``answer_with``, and quick where nothing is drawn."""
     if "dropped" in exercise.text:
-        return mistaken(exercise, question, answer, off)
+        return answer_with(exercise, question, answer, off)
     number = next(k for k, each in enumerate(exercise.questions) if each is question)
     return answer_of_a_learner(exercise.name, number, off)
 
@@ -551,14 +568,14 @@ def cached(exercise, question, answer, off):
 def can_be_made(off):
     """Two mistakes in one place cannot."""
     try:
-        return bool(edited(off))
+        return bool(formulas_with(off))
     except ValueError:
         return False
 
 
 def answer_of(exercise, off, question):
     """Of a learner who makes a mistake in a certain way, or several."""
-    answer = mistaken(exercise, question, Failed("It raises."), off if isinstance(off[0], tuple) else (off,))
+    answer = answer_with(exercise, question, Failed("It raises."), off if isinstance(off[0], tuple) else (off,))
     return answer if isinstance(answer, Failed) else {**right(exercise, question, {}), **answer}
 
 
@@ -613,7 +630,7 @@ class TestCommands:
         assert "kept" in out
         status, out, _ = self.run(capsys, "grade", str(tmp_path), "softmax", "create_causal_mask")
         assert status == 1
-        assert "not yet  softmax" in out
+        assert "not yet written: 1; the next is softmax in" in out
         assert "module 'positional' has no attribute 'create_causal_mask'" in " ".join(out.split())
 
     def test_a_right_folder(self, capsys, folder, monkeypatch):
@@ -625,16 +642,32 @@ class TestCommands:
         monkeypatch.chdir(folder)
         assert "right   softmax: " in self.run(capsys, "learn")[1]
 
+    def test_wrong_functions_come_first_then_a_line_each_for_the_right_and_the_unwritten(self, capsys, folder):
+        file = folder / "attention_core.py"
+        file.write_text(file.read_text().replace("return p * (dp - inner)", "return p * dp"))
+        file = folder / "multi_head.py"
+        skeletons = file.read_text().replace("return x.swapaxes(1, 2)", "raise NotImplementedError; x = (x)")
+        file.write_text(skeletons.replace("    B, T, M = x.shape", "    raise NotImplementedError"))
+        names = ["softmax", "split_heads", "softmax_backward", "merge_heads", "create_causal_mask"]
+        _, out, _ = self.run(capsys, "grade", str(folder), *names)
+        lines = [line for line in out.splitlines() if line and not line.startswith(" ")]
+        assert lines[0] == "wrong: softmax_backward"
+        assert lines[1] == "right: softmax, create_causal_mask"
+        assert lines[2].startswith("not yet written: 2; the next is split_heads")
+        assert lines[3:] == ["2 of 5 right; 1 wrong, 2 not yet.", "For a hint, add --hint 1"]
+
     def test_what_is_wrong_is_said(self, capsys, folder):
         file = folder / "attention_core.py"
         file.write_text(file.read_text().replace("return p * (dp - inner)", "return p * dp"))
         given = ["grade", str(folder), "multi_head_attention_backward"]
         status, out, _ = self.run(capsys, *given)
         assert status == 1
-        assert "wrong    multi_head_attention_backward" in out
-        assert "Subtract the sum of dp times p" in " ".join(out.split())
-        assert "dW_Q = Qᵀ dq" not in out
-        assert "dW_Q = Qᵀ dq" in self.run(capsys, *given, "--hint", "2")[1]
+        assert "wrong: multi_head_attention_backward\n  The gradient forgets that a row sums to 1.\n" in out
+        assert "Subtract the sum of dp times p" not in out
+        one, two = (" ".join(self.run(capsys, *given, "--hint", hint)[1].split()) for hint in "12")
+        assert "Subtract the sum of dp times p" in one
+        assert "dW_Q = Qᵀ dq" not in one
+        assert "dW_Q = Qᵀ dq" in two
         assert "the columns of dC that the head owns" in self.run(capsys, *given, "--hint", "3")[1]
 
     def test_a_fault_upstream_is_told_once(self, capsys, folder):
@@ -646,9 +679,9 @@ class TestCommands:
         _, out, _ = self.run(capsys, "grade", str(folder), *names)
         for name in ("attention_weights", "multi_head_attention_forward", "Attention"):
             said = " ".join(out.split())
-            assert f"wrong {name}: it calls softmax, which is wrong; mend that first " in said, out
+            assert f"wrong: {name}: it calls softmax, which is wrong; fix it first " in said, out
         assert out.count("smallest input") == 1
-        assert "right    split_heads" in out
+        assert "right: split_heads" in out
 
     def test_of_two_faults_upstream_both_are_told(self, capsys, folder):
         """Which of them makes it wrong is not known."""
@@ -664,24 +697,24 @@ class TestCommands:
             file.write_text(file.read_text().replace(old, new))
         _, out, _ = self.run(capsys, "grade", str(folder), "softmax", "layer_norm", "TransformerEncoderBlock")
         said = " ".join(out.split())
-        assert "TransformerEncoderBlock: it calls softmax and layer_norm, which are wrong; mend them first" in said, out
+        assert "TransformerEncoderBlock: it calls softmax and layer_norm, which are wrong; fix them first" in said, out
 
     def test_a_file_that_does_not_parse_is_one_line(self, capsys, folder):
         (folder / "positional.py").write_text("def create_causal_mask(:\n")
         status, out, _ = self.run(capsys, "grade", str(folder), "softmax", "create_causal_mask", "create_padding_mask")
         assert status == 1
-        assert "right    softmax" in out
+        assert "right: softmax" in out
         said = [line for line in out.splitlines() if line.startswith("unread")]
-        assert said == ["unread   positional.py: SyntaxError: invalid syntax (positional.py, line 1)"]
+        assert said == ["unread: positional.py: SyntaxError: invalid syntax (positional.py, line 1)"]
 
     def test_a_file_that_is_not_there(self, capsys, folder):
         for file in set(learner.files()) - {"attention_core.py"}:
             (folder / file).unlink()
         status, out, _ = self.run(capsys, "grade", str(folder), "softmax", "split_heads", "merge_heads")
         assert status == 1
-        assert out.count("unread   multi_head.py: ModuleNotFoundError: No module named 'multi_head'") == 1
-        assert "Not there: multi_head.py" in " ".join(out.split())
-        assert f"is written by: attendax learn {folder}" in out
+        assert out.count("unread: multi_head.py: ModuleNotFoundError: No module named 'multi_head'") == 1
+        assert "Missing files: multi_head.py" in " ".join(out.split())
+        assert f"To write them, run: attendax learn {folder}" in out
 
     def test_loops_and_crashes_end_nothing_else(self, capsys, folder):
         file = folder / "positional.py"
@@ -693,7 +726,7 @@ class TestCommands:
         assert "It ended the process (status 7)" in out
         said = " ".join(out.split())
         assert re.search(r"did not end within 0.5 seconds \(positional.py, line \d+\)", said), said
-        assert "right    create_causal_mask" in out
+        assert "right: create_causal_mask" in out
 
     def test_what_a_file_prints_or_asks_disturbs_nothing(self, capfd, folder):
         file = folder / "positional.py"
@@ -711,15 +744,17 @@ class TestCommands:
         assert folders.library(tmp_path) == library
         (tmp_path / "attention_core.py").write_text(learner.files(library)["attention_core.py"])
         status, out, _ = self.run(capsys, "grade", str(tmp_path), "softmax", "split_heads")
-        assert (status, out.splitlines()[:2]) == (1, ["right    softmax", "not yet  split_heads"])
+        first = f"right: softmax not yet written: 1; the next is split_heads in {tmp_path / 'multi_head.py'} 1 of 2"
+        assert status == 1
+        assert " ".join(out.split()).startswith(first)
 
     @pytest.mark.parametrize(
         ("argv", "words"),
         [
-            (["grade", "."], "has no file of the exercises; to begin: attendax learn ."),
+            (["grade", "."], "has no exercises; to write them there, run: attendax learn ."),
             (["grade", "FOLDER", "sofmax"], "there is no exercise sofmax; did you mean softmax?"),
-            (["grade", "FOLDER", "--seconds", "0"], "more than 0"),
-            (["grade", "FOLDER", "--hint", "4"], "--hint got 4, expected 1, 2 or 3"),
+            (["grade", "FOLDER", "--seconds", "0"], "--seconds got 0, expected a number above 0"),
+            (["grade", "FOLDER", "--hint", "4"], "--hint got 4, expected 0, 1, 2 or 3"),
             (["learn", "FOLDER", "--jax"], "holds exercises in numpy; for --jax name another folder"),
             (["learn", "FOLDER/attention_core.py"], "cannot write to"),
         ],
@@ -734,13 +769,14 @@ class TestCommands:
         status, out, _ = self.run(
             capsys, "grade", str(folder), "--hint", "2", "softmax", "--seconds", "5", "layer_norm"
         )
-        assert (status, out.splitlines()[:2]) == (0, ["right    softmax", "right    layer_norm"])
+        assert (status, out.splitlines()[:2]) == (0, ["right: softmax, layer_norm", ""])
 
     def test_where_to_begin(self, capsys, tmp_path):
-        assert "Write the first, softmax" in self.run(capsys, "learn", str(tmp_path))[1]
-        assert "Write the first" not in self.run(capsys, "learn", str(tmp_path))[1]
+        assert "Begin with softmax" in self.run(capsys, "learn", str(tmp_path))[1]
+        assert "Begin with" not in self.run(capsys, "learn", str(tmp_path))[1]
         out = self.run(capsys, "grade", str(tmp_path), "softmax", "split_heads")[1]
-        assert out.endswith(f"Begin with softmax in {tmp_path / 'attention_core.py'}; --hint 2 helps.\n")
+        place = f"the next is softmax in {tmp_path / 'attention_core.py'}"
+        assert " ".join(out.split()) == f"not yet written: 2; {place} 0 of 2 right; 2 not yet. For a hint, add --hint 1"
 
     def test_solutions_are_the_specification(self, capsys):
         status, out, _ = self.run(capsys, "learn", "--solutions")
@@ -788,8 +824,8 @@ class TestPages:
             assert all("var(--color-" in style for style in styles)
 
     def test_numbers_on_the_page(self):
-        assert f"a path of {len(PATH)} exercises" in self.PAGE
-        assert f"a table of {len(texts('mistakes'))} mistakes" in self.PAGE
+        assert f"This course has {len(PATH)} exercises" in self.PAGE
+        assert f"The grader has {len(texts('mistakes'))} mistakes" in self.PAGE
 
     def test_the_notebook_shows_what_its_cells_give(self):
         names, cells = {"__name__": "__main__"}, [c for c in self.NOTEBOOK["cells"] if c["cell_type"] == "code"]

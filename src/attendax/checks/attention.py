@@ -214,7 +214,7 @@ def _grad_lse(function: str, value: Any, lse: tuple[int, ...]) -> None:
 
 def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, wide: Any) -> None:
     """Refuse a modifier that is not one, or whose arrays or numbers do not fit the scores (..., N, T, S)."""
-    if not (hasattr(value, "kind") and hasattr(value, "replace")):  # a mask has a kind, too
+    if not (hasattr(value, "kind") and hasattr(value, "replace")):  # a mask also has a kind
         sentence = f"score_mod must be a value from attendax.scores, got {type(value).__name__}."
         fail(TypeError, function, sentence, advice=_advice_on_score_mod(value))
     if value.kind == "compose":

@@ -1,4 +1,4 @@
-"""``attendax learn`` and ``attendax grade``: the path and its skeletons, and what is right and wrong in a folder."""
+"""``attendax learn`` and ``attendax grade``: the course with its skeletons, and the grades of a folder."""
 
 import argparse
 import importlib.util
@@ -16,7 +16,7 @@ from attendax.learn.exercises import path
 from attendax.learn.grading import SECONDS
 from attendax.legible import did_you_mean, wrapped
 
-INDENT = " " * 9
+INDENT = "  "
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -25,21 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     for name, title in (("numpy", "NumPy"), ("jax", "JAX"), ("torch", "PyTorch")):
         library.add_argument(f"--{name}", dest="arrays", action="store_const", const=name, help=f"exercises in {title}")
     if command == "learn":
-        parser.add_argument(
-            "folder", nargs="?", metavar="DIR", help="folder for the skeletons [none: the path is listed]"
-        )
-        parser.add_argument(
-            "--solutions", action="store_true", help="solutions: each in attendax.spec, with its derivation"
-        )
+        parser.add_argument("folder", nargs="?", metavar="DIR", help="folder for the exercises [none: list them]")
+        parser.add_argument("--solutions", action="store_true", help="solutions in attendax.spec, with derivations")
         parser.set_defaults(run=_learn)
         return
     parser.add_argument("folder", metavar="DIR", help="folder with your functions")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="functions that are graded [all]")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="functions to grade [all]")
     parser.add_argument(
-        "--hint", type=int, default=1, metavar="N", help="depth of the hints: 1, 2, or 3 with the derivation [1]"
+        "--hint", type=int, default=0, metavar="N", help="number of hints, 0 to 3; the third is the derivation [0]"
     )
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, metavar="S", help=f"limit for a function [{SECONDS:g}]"
+        "--seconds", type=float, default=SECONDS, metavar="S", help=f"time limit of a function [{SECONDS:g}]"
     )
     parser.set_defaults(run=_grade)
 
@@ -55,31 +51,34 @@ def _learn(args: argparse.Namespace) -> int:
         raise Refusal(f"{args.folder} holds exercises in {library}; for --{args.arrays} name another folder")
     written = folders.write(folder, args.arrays or library or "numpy")
     for file in folders.files(folder):
-        print(f"wrote {file}" if file in written else f"kept {file}, which was there")
-    begin = f"Write the first, softmax in {folder / 'attention_core.py'}, then:"
-    print(f"\n{begin if written else 'What is right and wrong:'} attendax grade {args.folder}")
+        print(f"wrote {file}" if file in written else f"kept {file}, which exists")
+    begin = f"Begin with softmax in {folder / 'attention_core.py'}, then run:"
+    print(f"\n{begin if written else 'To grade them, run:'} attendax grade {args.folder}")
     return 0
 
 
 def _list(folder: Path) -> int:
-    """The exercises in order, and how far the folder at hand has come."""
+    """List the exercises in order, with the state of each in the current folder."""
     begun = folders.library(folder)
     states = [grade.state for grade in _graded(folder)] if begun else [""] * len(path())
     for file, exercises in itertools.groupby(zip(path(), states, strict=True), lambda each: each[0].text["file"]):
         print(f"{file}.py")
         for exercise, state in exercises:
             print(wrapped(f"  {state and f'{state:<8}'}{exercise.name}: {exercise.text['teaches']}", "      "))
-    begin = "To begin: attendax learn DIR writes a folder, attendax grade DIR says what is wrong in it."
-    print("\n" + (f"{_counted(states)}\nWhat is wrong, and why: attendax grade ." if begun else wrapped(begin)))
+    if begun:
+        print(f"\n{_counted(states)}\nTo see what is wrong and why, run: attendax grade .")
+    else:
+        begin = "To begin: attendax learn DIR writes the files into a folder, attendax grade DIR grades them."
+        print("\n" + wrapped(begin))
     return 0
 
 
 def _solutions() -> int:
-    """The place of each function in the specification, and of its derivation."""
+    """Print the place of each function in the specification, with its derivation."""
     for exercise in path():
         owner: Any = getattr(spec, exercise.symbol)
-        found = inspect.unwrap(getattr(owner, exercise.name.partition(".")[2], owner))
-        place = f"{inspect.getsourcefile(found)}:{inspect.getsourcelines(found)[1]}"
+        function = inspect.unwrap(getattr(owner, exercise.name.partition(".")[2], owner))
+        place = f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
         print(f"{exercise.name}\n  {place}\n")
         print("\n".join(f"  {line}".rstrip() for line in exercise.derivation.splitlines()), end="\n\n")
     return 0
@@ -88,43 +87,55 @@ def _solutions() -> int:
 def _graded(folder: Path, arrays: str | None = None, **options: Any) -> Iterable[Grade]:
     arrays = arrays or folders.library(folder)
     if importlib.util.find_spec(arrays) is None:
-        raise Refusal(f"the folder is in {arrays}, which is not installed; run: {pip_install(arrays)}")
-    return folders.graded(folder, arrays, **options)
+        raise Refusal(f"the files use {arrays}, which is not installed; run: {pip_install(arrays)}")
+    return folders.grade_folder(folder, arrays, **options)
 
 
 def _grade(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
     if not folders.library(folder):
-        raise Refusal(f"{args.folder} has no file of the exercises; to begin: attendax learn {args.folder}")
+        raise Refusal(f"{args.folder} has no exercises; to write them there, run: attendax learn {args.folder}")
     known = {name for exercise in path() for name in (exercise.name, exercise.symbol)}
     if unknown := next((name for name in args.names if name not in known), None):
         raise Refusal(f"there is no exercise {unknown}{did_you_mean(unknown, known)}")
-    if args.hint not in (1, 2, 3):
-        raise Refusal(f"--hint got {args.hint}, expected 1, 2 or 3")
+    if args.hint not in (0, 1, 2, 3):
+        raise Refusal(f"--hint got {args.hint}, expected 0, 1, 2 or 3")
     if not args.seconds > 0:
-        raise Refusal(f"--seconds {args.seconds:g}: more than 0")
+        raise Refusal(f"--seconds got {args.seconds:g}, expected a number above 0")
     grades = list[Grade]()
     for grade in _graded(folder, args.arrays, names=args.names, hint=args.hint, seconds=args.seconds):
-        if grade not in grades:  # one line for a file that is not read, not one for each of its functions
+        if grade.state in ("wrong", "unread") and grade not in grades:  # once for a file that cannot be imported
             _print(grade)
         grades.append(grade)
     states = [grade.state for grade in grades]
+    if solved := [grade.name for grade in grades if grade.right]:
+        print(wrapped(f"right: {', '.join(solved)}", INDENT))
+    if unwritten := [grade for grade in grades if grade.state == "not yet"]:
+        _print_unwritten(folder, unwritten)
     print(f"\n{_counted(states)}")
-    if set(states) == {"not yet"}:
-        first = next(exercise for exercise in path() if exercise.name == grades[0].name)
-        print(f"Begin with {first.name} in {folder / first.text['file']}.py; --hint 2 helps.")
     if missing := [file.name for file in folders.files(folder) if not file.is_file()]:
-        print(f"Not there: {', '.join(missing)}. What is not there is written by: attendax learn {args.folder}")
-    if "wrong" in states and args.hint < 3:
-        print(f"More help: --hint {args.hint + 1}")
+        print(f"Missing files: {', '.join(missing)}. To write them, run: attendax learn {args.folder}")
+    if {"wrong", "not yet"} & set(states) and args.hint < 3:
+        print(f"For {'one more' if args.hint else 'a'} hint, add --hint {args.hint + 1}")
     return 0 if set(states) == {"right"} else FAILED
 
 
+def _print_unwritten(folder: Path, grades: list[Grade]) -> None:
+    """The next exercise to write, with its hints, and the number of them; and written ones that need others."""
+    file = next(exercise.text["file"] for exercise in path() if exercise.name == grades[0].name)
+    print(wrapped(f"not yet written: {len(grades)}; the next is {grades[0].name} in {folder / file}.py", INDENT))
+    for line in grades[0].hint.splitlines():
+        print(wrapped(INDENT + line, INDENT))
+    for grade in grades:
+        if grade.reason:
+            print(wrapped(f"not yet: {grade.name}: {grade.reason}", INDENT))
+
+
 def _print(grade: Grade) -> None:
-    """A grade; its reason stands behind the name where no example follows."""
+    """A grade, with its reason beside the name if no example follows."""
     _, *lines = str(grade).splitlines()
     beside = f": {lines.pop(0)}" if grade.reason and not grade.example else ""
-    print(wrapped(f"{grade.state:<8} {grade.name}{beside}", INDENT), flush=True)
+    print(wrapped(f"{grade.state}: {grade.name}{beside}", INDENT), flush=True)
     for line in lines:
         print(INDENT + line if line.startswith(" ") else wrapped(INDENT + line, INDENT), flush=True)
 

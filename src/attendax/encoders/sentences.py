@@ -177,7 +177,7 @@ def _check_merges(content: bytes) -> None:
         added = [(pair.split(" ") if isinstance(pair, str) else pair)[1] for pair in merges] if prefix else []
         wrong = next((piece for piece in added if not piece.startswith(prefix)), None)
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return  # no such model; what is no JSON the library says
+        return  # no such model; the library reports invalid JSON
     if wrong is not None:
         facts = f"a merge adds {reprlib.repr(wrong)}, which does not begin with {reprlib.repr(prefix)}"
         raise ValueError(f"{facts}, its continuing_subword_prefix")

@@ -1,10 +1,10 @@
-"""Arrays of NumPy, JAX and PyTorch: what a learner's functions are given, and NumPy arrays of what they return.
+"""Arrays of NumPy, JAX and PyTorch: inputs for a learner's functions, and NumPy arrays of their results.
 
 JAX compiles each step of a function for each shape, which takes a hundredth of a second or more, and a function of the
-path has tens of them. A step that NumPy has, too, is NumPy's here; its result is an array of JAX, in the shape and the
-dtype that JAX says. Any other step is compiled.
+course has tens of steps. NumPy computes the steps that it also has here; the result is a JAX array with the shape and
+dtype that JAX derives. JAX compiles the other steps.
 
-The library is that whose names the code of a function reaches, and so is known what it calls.
+The library of a function is the one whose names its code refers to, directly or through the functions that it calls.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from attendax import spec
 KINDS = ("numpy", "jax", "torch")
 HERE = (str(Path(__file__).parent), "<frozen", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
-# Names of JAX, with those of NumPy where they are others.
+# Names in JAX, each with its name in NumPy if that differs.
 NUMPY = """
     add sub:subtract mul:multiply div:divide neg:negative pow square sqrt exp log tanh sin cos abs copy
     max:maximum min:minimum eq:equal ne:not_equal lt:less le:less_equal gt:greater ge:greater_equal
@@ -37,22 +37,22 @@ NUMPY = """
 
 
 class Unusable(TypeError):
-    """A learner's function returned what is no result; the message goes on after "It returns"."""
+    """A learner's function returned something else than the expected arrays; the message continues "It returns"."""
 
     def __init__(self, value: Any, expected: str, role: str = "") -> None:
-        found = "one array" if hasattr(value, "shape") else f"one {type(value).__name__}"
+        kind = "one array" if hasattr(value, "shape") else f"one {type(value).__name__}"
         if isinstance(value, tuple | list):
-            found = f"a {type(value).__name__} of {len(value)}"
+            kind = f"a {type(value).__name__} of {len(value)}"
         missing = f"None{role}: is a `return` missing?"
-        super().__init__(missing if value is None else f"{found}{role}; expected {expected}")
+        super().__init__(missing if value is None else f"{kind}{role}; expected {expected}")
 
 
 class Arrays:
     """The arrays of one library, in float64.
 
     Raises:
-        ValueError: no such library.
-        ModuleNotFoundError: it is not installed.
+        ValueError: the library is not one of ``KINDS``.
+        ModuleNotFoundError: the library is not installed.
     """
 
     def __init__(self, kind: str) -> None:
@@ -62,63 +62,63 @@ class Arrays:
         self.kind, self._array = kind, library.tensor if kind == "torch" else library.array
 
     def wide(self) -> Any:
-        """A context in which JAX has float64, and does not compile."""
+        """A context in which JAX has float64 and leaves most steps to NumPy."""
         return by_numpy(importlib.import_module("jax")) if self.kind == "jax" else contextlib.nullcontext()
 
-    def given(self, value: Any) -> Any:
-        """An input, as a learner's function gets it; never the array itself, which it may write to."""
+    def convert(self, value: Any) -> Any:
+        """An input as an array of this library; a copy, because the learner's function may write into it."""
         if isinstance(value, list):
             return [self._block(each) for each in value] if self.kind != "numpy" else value
         return self._array(value) if isinstance(value, np.ndarray) else value
 
     def _block(self, block: spec.TransformerEncoderBlock) -> Any:
-        """A block of the specification, for tokens of this library."""
+        """A block of the specification that takes arrays of this library."""
 
         def forward(x: Any, mask: Any = None) -> Any:
-            return self.given(block.forward(self.returned(x), None if mask is None else self.returned(mask)))
+            return self.convert(block.forward(self.to_numpy(x), None if mask is None else self.to_numpy(mask)))
 
         return SimpleNamespace(forward=forward)
 
-    def returned(self, value: Any, role: str = "") -> np.ndarray:
-        """A result as an array of NumPy; its role, such as " as output", joins the errors.
+    def to_numpy(self, value: Any, role: str = "") -> np.ndarray:
+        """A result as a NumPy array; errors contain its role, such as " as output".
 
         Raises:
-            Unusable: it is no array of numbers.
+            Unusable: the value is not an array of numbers.
         """
         if value is None or isinstance(value, tuple | list | dict):
             raise Unusable(value, "one array", role)
-        found = np.asarray(value.detach() if hasattr(value, "detach") else value)
-        if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
+        array = np.asarray(value.detach() if hasattr(value, "detach") else value)
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
             raise Unusable(value, "an array of numbers", role)
-        return found
+        return array
 
 
-def _of_numpy(name: str) -> Callable[..., Any]:
+def _numpy_step(name: str) -> Callable[..., Any]:
     return lambda *arrays, axes=None, **_: getattr(np, name)(*arrays, **({} if axes is None else {"axis": tuple(axes)}))
 
 
 def _product(a: Any, b: Any, dimension_numbers: Any, **_: Any) -> Any:
-    (of_a, of_b), (first_a, first_b) = dimension_numbers
+    (summed_a, summed_b), (batch_a, batch_b) = dimension_numbers
     axes_a, axes_b = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
-    for i, j in zip((*of_a, *first_a), (*of_b, *first_b), strict=True):
+    for i, j in zip((*summed_a, *batch_a), (*summed_b, *batch_b), strict=True):
         axes_b[j] = i
-    rest = [i for i in axes_a if i not in (*of_a, *first_a)] + [j for j in axes_b if j >= a.ndim]
-    return np.einsum(a, axes_a, b, axes_b, [*first_a, *rest])
+    rest = [i for i in axes_a if i not in (*summed_a, *batch_a)] + [j for j in axes_b if j >= a.ndim]
+    return np.einsum(a, axes_a, b, axes_b, [*batch_a, *rest])
 
 
-def _spread(x: Any, shape: Any, broadcast_dimensions: Any, **_: Any) -> Any:
+def _broadcast(x: Any, shape: Any, broadcast_dimensions: Any, **_: Any) -> Any:
     return np.broadcast_to(np.expand_dims(x, [i for i in range(len(shape)) if i not in broadcast_dimensions]), shape)
 
 
-def _drawn(key: Any, bit_width: int, shape: Any) -> Any:
+def _random_bits(key: Any, bit_width: int, shape: Any) -> Any:
     return np.random.default_rng(key).integers(2**bit_width, size=shape, dtype=f"u{bit_width // 8}")
 
 
 STEPS: dict[str, Callable[..., Any]] = {
-    **{name: _of_numpy(other or name) for name, _, other in (pair.partition(":") for pair in NUMPY.split())},
+    **{name: _numpy_step(other or name) for name, _, other in (pair.partition(":") for pair in NUMPY.split())},
     "dot_general": _product,
-    "broadcast_in_dim": _spread,
-    "random_bits": _drawn,
+    "broadcast_in_dim": _broadcast,
+    "random_bits": _random_bits,
     "iota": lambda dtype, shape, dimension, **_: np.indices(shape, dtype)[dimension],
     "slice": lambda x, start_indices, limit_indices, strides: x[
         tuple(map(slice, start_indices, limit_indices, strides or [1] * x.ndim))
@@ -137,60 +137,60 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def by_numpy(jax: Any) -> Iterator[None]:
-    """Let JAX have float64, and NumPy compute its steps, in the block."""
+    """Enable float64 in JAX and let NumPy compute its steps, inside the block."""
     with contextlib.ExitStack() as after, jax.enable_x64(True), jax.disable_jit(), np.errstate(all="ignore"):
         for step in vars(importlib.import_module("jax.extend.core.primitives")).values():
             if getattr(step, "name", "") in STEPS:
                 after.callback(setattr, step, "impl", step.impl)
-                step.impl = functools.partial(_computed, jax, step, step.impl)
+                step.impl = functools.partial(_compute, jax, step, step.impl)
         yield
 
 
-def _computed(jax: Any, step: Any, compiled: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+def _compute(jax: Any, step: Any, compiled: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
     expected = step.abstract_eval(*map(jax.typeof, arrays), **options)[0]
-    if not (expected.weak_type and expected.ndim):  # NumPy has no such arrays, whose dtype gives way
+    if not (expected.weak_type and expected.ndim):  # NumPy has no arrays of weak type
         with contextlib.suppress(ValueError, TypeError, IndexError):
-            given = (jax.random.key_data(x) if step.name == "random_bits" else x for x in arrays)
-            found = np.asarray(STEPS[step.name](*map(np.asarray, given), **options)).astype(expected.dtype)
-            if found.shape == expected.shape:
-                return jax.numpy.asarray(found.item()) if expected.weak_type else jax.device_put(found)
+            inputs = (jax.random.key_data(x) if step.name == "random_bits" else x for x in arrays)
+            result = np.asarray(STEPS[step.name](*map(np.asarray, inputs), **options)).astype(expected.dtype)
+            if result.shape == expected.shape:
+                return jax.numpy.asarray(result.item()) if expected.weak_type else jax.device_put(result)
     return compiled(*arrays, **options)
 
 
 def foreign(file: str) -> bool:
-    """Tell whether a file is of a library, not of the learner."""
+    """Tell whether a file belongs to a library, not to the learner."""
     return file.startswith(HERE) or "site-packages" in file
 
 
-def reached(candidate: Any) -> list[Any]:
-    """The values that the code of a function or class names, and so on through the learner's functions among them."""
-    found, waiting = {}, [candidate]
-    while waiting:
-        each = inspect.unwrap(waiting.pop())
-        if id(each) in found:
+def references(candidate: Any) -> list[Any]:
+    """The values that the code of a function or class refers to, directly or through the learner's functions."""
+    values, queue = {}, [candidate]
+    while queue:
+        each = inspect.unwrap(queue.pop())
+        if id(each) in values:
             continue
-        found[id(each)] = each
+        values[id(each)] = each
         if inspect.isclass(each) and _root(each) not in (*KINDS, "attendax"):
-            waiting += vars(each).values()
+            queue += vars(each).values()
         if _by_learner(each):
-            waiting += [each.__globals__[name] for name in _globals(each.__code__) if name in each.__globals__]
-            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
-    return list(found.values())
+            queue += [each.__globals__[name] for name in _globals(each.__code__) if name in each.__globals__]
+            queue += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+    return list(values.values())
 
 
 def library(candidate: Any) -> str:
-    """The library whose names the code of a function reaches; where it reaches none, that of its module."""
-    found = reached(candidate)
-    roots = {_root(each) for each in found}
+    """The library whose names the code of a function refers to; if none, the library that its module imports."""
+    values = references(candidate)
+    roots = {_root(each) for each in values}
     if not roots & set(KINDS):
-        around = itertools.chain(*(each.__globals__.values() for each in found if _by_learner(each)))
-        roots = {_root(each) for each in around if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
+        names = itertools.chain(*(each.__globals__.values() for each in values if _by_learner(each)))
+        roots = {_root(each) for each in names if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
     return next((kind for kind in ("torch", "jax") if kind in roots), "numpy")
 
 
-def own(candidate: Any) -> set[str]:
+def called_by(candidate: Any) -> set[str]:
     """The names of the learner's functions and classes that a function or class calls."""
-    return {getattr(each, "__name__", "") for each in reached(candidate) if _root(each) not in KINDS}
+    return {getattr(each, "__name__", "") for each in references(candidate) if _root(each) not in KINDS}
 
 
 def _by_learner(value: Any) -> bool:

@@ -1,22 +1,21 @@
-"""The path as a learner writes it in NumPy, right: the texts in which the table of mistakes replaces one by another.
+"""A correct solution of the course in NumPy, whose lines ``texts/mistakes.toml`` replaces by wrong ones.
 
-``texts/mistakes.toml`` says of each mistake which text it replaces here, and ``edited`` gives the functions with these
-texts. A learner is told a mistake only where its results, computed so, are the learner's. So these lines are written as
-learners write them, raise where theirs raise, and check nothing.
+``formulas_with`` returns the functions with these replacements. A mistake is named only if its results, computed so,
+are the learner's. So these lines are written as learners write them, raise where theirs raise, and check nothing.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 import numpy as np
 
-from attendax.learn.exercises import GRADS, named
+from attendax.learn.exercises import GRADS, by_name
 
 DRAWS = np.random.default_rng()
-KEPT: list[np.ndarray] = []  # the weights that the learner's dropout kept, forward by forward
+DROPOUT_MASKS: list[np.ndarray] = []  # which weights the learner's dropout kept, one for each forward
 
 
-def turned(x):
-    """The last two axes swapped."""
+def transpose(x):
+    """Swap the last two axes."""
     return x.swapaxes(-1, -2)
 
 
@@ -31,31 +30,31 @@ def softmax(x, axis=-1):
 attention_weights = softmax
 
 
-def through_softmax(dp, p, axis=-1):
-    """``p (dp - Σ dp p)``."""
+def softmax_pullback(dp, p, axis=-1):
+    """``dx = p (dp - Σ dp p)``, with the result p of softmax."""
     inner = (dp * p).sum(axis=axis, keepdims=True)
     return p * (dp - inner)
 
 
 def softmax_backward(grad_output, x, axis=-1):
-    """Through the softmax of x."""
+    """The gradient of softmax at x."""
     p = softmax(x, axis)
-    return through_softmax(grad_output, p, axis)
+    return softmax_pullback(grad_output, p, axis)
 
 
 def compute_attention_scores(Q, K, scale=True):
     """``Q Kᵀ / √d``."""
-    s = Q @ turned(K)
+    s = Q @ transpose(K)
     return s / np.sqrt(Q.shape[-1]) if scale else s
 
 
 def apply_attention_mask(scores, mask, mask_value=-1e9):
-    """The scores, ``mask_value`` where the mask forbids."""
+    """The scores, with ``mask_value`` for forbidden pairs."""
     return np.where(mask, scores, mask_value)
 
 
 def masked_weights(s, mask):
-    """Mask, then softmax over the keys."""
+    """Softmax of the masked scores over the keys."""
     if mask is not None:
         s = apply_attention_mask(s, mask, -np.inf)
     return softmax(s)
@@ -67,20 +66,20 @@ def scaled_dot_product_attention(Q, K, V, mask=None):
     return p @ V, p
 
 
-def through_attention(dO, Q, K, V, p, factor=1.0):
-    """``dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - Σ dP P), dQ = c dS K, dK = c dSᵀ Q``; the factor is that of dropout."""
-    dV = turned(p * factor) @ dO
-    ds = through_softmax(dO @ turned(V) * factor, p)
+def attention_pullback(dO, Q, K, V, p, factor=1.0):
+    """``dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - Σ dP P), dQ = c dS K, dK = c dSᵀ Q``; ``factor`` comes from dropout."""
+    dV = transpose(p * factor) @ dO
+    ds = softmax_pullback(dO @ transpose(V) * factor, p)
     c = 1 / np.sqrt(Q.shape[-1])
     dQ = c * (ds @ K)
-    dK = c * (turned(ds) @ Q)
+    dK = c * (transpose(ds) @ Q)
     return dQ, dK, dV
 
 
 def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None):
-    """The weights again, and back."""
+    """The gradients, with the weights computed again."""
     _, p = scaled_dot_product_attention(Q, K, V, mask)
-    return through_attention(grad_output, Q, K, V, p)
+    return attention_pullback(grad_output, Q, K, V, p)
 
 
 def additive_attention(Q, K, V, W_q, W_k, v, mask=None):
@@ -103,7 +102,7 @@ def merge_heads(x):
 
 
 def multi_head_attention_forward(Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask=None):
-    """Project, attend in every head, merge, project; all of it is kept."""
+    """Project, attend in every head, merge, project; the cache is every local value."""
     q = split_heads(Q @ W_Q, num_heads)
     k = split_heads(K @ W_K, num_heads)
     v = split_heads(V @ W_V, num_heads)
@@ -113,28 +112,28 @@ def multi_head_attention_forward(Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask=No
     return output, locals()
 
 
-def through_product(dy, x, W):
+def product_pullback(dy, x, W):
     """``dx = dy Wᵀ, dW = Σ xᵀ dy`` over batch and sequence."""
-    dW = (turned(x) @ dy).sum(axis=0)
+    dW = (transpose(x) @ dy).sum(axis=0)
     return dy @ W.T, dW
 
 
 def multi_head_attention_backward(grad_output, cache):
-    """The five steps backwards."""
+    """The gradients of the five steps, in reverse order."""
     c = cache
-    dC, dW_O = through_product(grad_output, c["context"], c["W_O"])
+    dC, dW_O = product_pullback(grad_output, c["context"], c["W_O"])
     dheads = split_heads(dC, c["num_heads"])
     dq, dk, dv = scaled_dot_product_attention_backward(dheads, c["q"], c["k"], c["v"], c["mask"])
-    dQ, dW_Q = through_product(merge_heads(dq), c["Q"], c["W_Q"])
-    dK, dW_K = through_product(merge_heads(dk), c["K"], c["W_K"])
-    dV, dW_V = through_product(merge_heads(dv), c["V"], c["W_V"])
+    dQ, dW_Q = product_pullback(merge_heads(dq), c["Q"], c["W_Q"])
+    dK, dW_K = product_pullback(merge_heads(dk), c["K"], c["W_K"])
+    dV, dW_V = product_pullback(merge_heads(dv), c["V"], c["W_V"])
     return dQ, dK, dV, {"W_Q": dW_Q, "W_K": dW_K, "W_V": dW_V, "W_O": dW_O}
 
 
 def MultiHeadAttention(grad_output, Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask):
-    """The layer with these weights, forward and backward."""
+    """The forward and the gradients of a layer with these weights."""
     output, cache = multi_head_attention_forward(Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask)
-    return {"output": output} | named(GRADS, multi_head_attention_backward(grad_output, cache))
+    return {"output": output} | by_name(GRADS, multi_head_attention_backward(grad_output, cache))
 
 
 def sinusoidal_encoding(max_length, d_model):
@@ -166,8 +165,8 @@ def create_padding_mask(lengths, max_length):
     return np.arange(max_length) < lengths[:, None]
 
 
-def normalised(x, eps):
-    """(x - mean) / deviation, and the deviation."""
+def normalise(x, eps):
+    """``(x - mean) / deviation`` and the deviation."""
     mean = x.mean(axis=-1, keepdims=True)
     var = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
     sigma = np.sqrt(var + eps)
@@ -176,13 +175,13 @@ def normalised(x, eps):
 
 def layer_norm(x, gamma, beta, eps=1e-6):
     """``γ (x - mean) / √(var + eps) + β``."""
-    hat, _ = normalised(x, eps)
+    hat, _ = normalise(x, eps)
     return gamma * hat + beta
 
 
 def layer_norm_backward(grad_output, x, gamma, eps=1e-6):
     """``dx = (dx̂ - mean(dx̂) - x̂ mean(dx̂ x̂)) / σ``."""
-    hat, sigma = normalised(x, eps)
+    hat, sigma = normalise(x, eps)
     dhat = grad_output * gamma
     first = dhat.mean(axis=-1, keepdims=True)
     second = hat * (dhat * hat).mean(axis=-1, keepdims=True)
@@ -200,9 +199,9 @@ def feed_forward(x, W1, b1, W2, b2):
 def feed_forward_backward(grad_output, x, W1, b1, W2, b2):
     """``dh = dy W2ᵀ, da = dh (a > 0), dx = da W1ᵀ``."""
     a = x @ W1 + b1
-    dh, dW2 = through_product(grad_output, np.maximum(a, 0), W2)
+    dh, dW2 = product_pullback(grad_output, np.maximum(a, 0), W2)
     da = dh * (a > 0)
-    dx, dW1 = through_product(da, x, W1)
+    dx, dW1 = product_pullback(da, x, W1)
     return dx, dW1, da.sum(axis=(0, 1)), dW2, grad_output.sum(axis=(0, 1))
 
 
@@ -223,7 +222,7 @@ def TransformerEncoderBlock(x, W1, b1, W2, b2, gamma1, beta1, gamma2, beta2, gra
     dx1, *norm1 = layer_norm_backward(dn1, x, gamma1)
     dx = dh + dx1
     names = ("W1", "b1", "W2", "b2", "gamma1", "beta1", "gamma2", "beta2")
-    return named(("grad_x", "grad_params"), (dx, params | dict(zip(names, network + norm1 + norm2, strict=True))))
+    return by_name(("grad_x", "grad_params"), (dx, params | dict(zip(names, network + norm1 + norm2, strict=True))))
 
 
 def stack_encoder_blocks(x, blocks, mask=None):
@@ -234,16 +233,16 @@ def stack_encoder_blocks(x, blocks, mask=None):
 
 
 def Attention(x, causal, query_weights, key_weights, value_weights, output_weights):
-    """``softmax(q kᵀ / √M) v W_o``; and how the layer begins."""
+    """``softmax(q kᵀ / √M) v W_o``, and the deviation of the initial weights."""
     q, k, v = x @ query_weights, x @ key_weights, x @ value_weights
     mask = np.tri(x.shape[1], dtype=bool) if causal else None
     mixed, _ = scaled_dot_product_attention(q, k, v, mask)
     return {"output": mixed @ output_weights, "deviation of query_weights, about": 0.02}
 
 
-def keep(shape, rate):
-    """The weights that are kept: those that the learner's function kept, or drawn."""
-    known = next((KEPT.pop(number) for number, each in enumerate(KEPT) if each.shape == shape), None)
+def dropout_mask(shape, rate):
+    """Mark the weights that dropout keeps: those of the learner's function if known, else random ones."""
+    known = next((DROPOUT_MASKS.pop(number) for number, each in enumerate(DROPOUT_MASKS) if each.shape == shape), None)
     return (DRAWS.uniform(size=shape) >= rate) if known is None else known
 
 
@@ -254,17 +253,17 @@ class ScaledDotProductAttention:
         self.dropout_p, self.training = dropout_p, True
 
     def eval(self):
-        """Drop no weights from now on."""
+        """Switch dropout off."""
         self.training = False
 
     def forward(self, query, key, value, mask=None):
         """``w V``, with ``w = P kept / (1 - p)``."""
         p = masked_weights(compute_attention_scores(query, key), mask)
-        factor = keep(p.shape, self.dropout_p) / (1 - self.dropout_p) if self.training else 1.0
+        factor = dropout_mask(p.shape, self.dropout_p) / (1 - self.dropout_p) if self.training else 1.0
         self.attention_weights = p * factor
-        self.kept = query, key, value, p, factor
+        self.cache = query, key, value, p, factor
         return self.attention_weights @ value
 
     def backward(self, grad_output):
-        """The gradients of the last forward."""
-        return through_attention(grad_output, *self.kept)
+        """The gradients at the inputs of the last forward."""
+        return attention_pullback(grad_output, *self.cache)

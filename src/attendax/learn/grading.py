@@ -1,4 +1,4 @@
-"""``grade``: one function of a learner, asked, judged by the specification, and explained."""
+"""``grade``: call a learner's function, compare its results with the specification, and explain the difference."""
 
 import contextlib
 import html
@@ -18,20 +18,20 @@ from .arrays import Arrays, Unusable, foreign, library
 from .exercises import Exercise, Question, path
 from .reasons import Answer, Case, Failed, hints
 
-SECONDS = 10.0  # for one function
+SECONDS = 10.0  # time limit of one function
 
 
 @dataclass(frozen=True)
 class Grade:
-    """The findings of one exercise; a notebook shows it, ``print`` prints it.
+    """The grade of one exercise; a notebook shows it, ``print`` prints it.
 
     Attributes:
         name: the function, the class, or ``Class.method``.
-        state: "right", "wrong", "not yet", or "unread" where its file could not be read.
-        reason: what is wrong, in words.
-        example: the smallest input that shows it, what was expected and what came.
-        hint: as much help as was asked for.
-        mistakes: the names of the mistakes that give the very same numbers.
+        state: "right", "wrong", "not yet", or "unread" if its file cannot be imported.
+        reason: the cause, in words.
+        example: the smallest input that shows the difference, the expected result and the learner's.
+        hint: the hints, as many as were requested.
+        mistakes: names of the mistakes that reproduce the learner's numbers exactly.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Grade:
 
     @property
     def right(self) -> bool:
-        """Tell whether nothing is left to do."""
+        """Tell whether the exercise is solved."""
         return self.state == "right"
 
     def __str__(self) -> str:
@@ -53,113 +53,134 @@ class Grade:
 
     def _repr_html_(self) -> str:
         colour = {"right": "#15803d", "not yet": "#666666"}.get(self.state, "#c2410c")
-        # The colours are read on a light and on a dark page.
+        # These colours are legible on a light and on a dark page.
         mark = f'<b style="background: {colour}; color: #ffffff; padding: 0 0.5em">{self.state}</b>'
         parts = ("code", self.name), ("p", self.reason), ("pre", self.example), ("pre", self.hint)
-        said = "".join(f"<{tag}>{html.escape(part)}</{tag}>" for tag, part in parts if part)
-        return f"<div>{mark} {said}</div>"
+        body = "".join(f"<{tag}>{html.escape(part)}</{tag}>" for tag, part in parts if part)
+        return f"<div>{mark} {body}</div>"
 
 
-class Stopped(BaseException):
-    """The time was over; no Exception, so that ``except Exception`` in a loop does not hide it."""
+class Timeout(BaseException):
+    """The time limit is exceeded. Not an ``Exception``, so that ``except Exception`` in a loop cannot hide it."""
 
 
 def grade(
-    function: Any, *, arrays: str | None = None, hint: int = 1, name: str | None = None, seconds: float = SECONDS
+    function: Any, *, arrays: str | None = None, hint: int = 0, name: str | None = None, seconds: float = SECONDS
 ) -> Grade:
-    """Grade a function or class of the path, such as your own ``softmax``.
+    """Grade a function or class of the course, such as your own ``softmax``.
 
-    It is called with a few small arrays in float64. Its results are compared with those of ``attendax.spec``. A mistake
-    is named only where its formula gives the very numbers of the function for every question, and no other does.
+    It is called with a few small arrays in float64, and its results are compared with those of ``attendax.spec``. A
+    mistake is named only if its formula reproduces the function's numbers for every input, and no other mistake does.
 
     Args:
-        function: the function or the class; it is known by its name.
-        arrays: what it takes and gives: "numpy", "jax" or "torch"; unless given, the library that its code uses, or
-            else its module.
-        hint: 1 for a hint where something is wrong, 2 for more, 3 for the derivation, too.
-        name: the exercise, where the function has another name.
-        seconds: after so long it is stopped (on POSIX, in the main thread).
+        function: the function or class; its name says which exercise it solves.
+        arrays: library of its arrays: "numpy", "jax" or "torch"; by default the library that its code uses.
+        hint: number of hints: 0, 1, 2, or 3 for the derivation also.
+        name: the exercise, if the function has another name.
+        seconds: time limit (on POSIX, in the main thread).
 
     Returns:
-        A ``Grade``; of a class with several exercises that of the first which is not right.
+        A ``Grade``. For a class with several exercises it is that of the first one that is not right.
 
     Raises:
         ValueError: there is no exercise of this name, or another option is out of range.
         ModuleNotFoundError: JAX or PyTorch is not installed.
     """
     symbol = name or getattr(function, "__name__", "")
-    found = [exercise for exercise in path() if symbol in (exercise.name, exercise.symbol)]
-    if not found:
-        near = did_you_mean(symbol, (exercise.name for exercise in path()))
-        raise ValueError(f"grade: there is no exercise {symbol!r}{near}; name= says which it is")
-    if hint not in (1, 2, 3):
-        raise ValueError(f"grade: hint got {hint!r}, expected 1, 2 or 3")
+    exercises = [exercise for exercise in path() if symbol in (exercise.name, exercise.symbol)]
+    if not exercises:
+        similar = did_you_mean(symbol, (exercise.name for exercise in path()))
+        raise ValueError(f"grade: there is no exercise {symbol!r}{similar}; name= states which exercise it solves")
+    if hint not in (0, 1, 2, 3):
+        raise ValueError(f"grade: hint got {hint!r}, expected 0, 1, 2 or 3")
     kind = Arrays(library(function) if arrays is None else arrays)
-    return min((examined(exercise, function, kind, hint, seconds) for exercise in found), key=lambda each: each.right)
+    grades = (grade_exercise(exercise, function, kind, hint, seconds) for exercise in exercises)
+    return min(grades, key=lambda each: each.right)
 
 
-def examined(exercise: Exercise, candidate: Any, kind: Arrays, hint: int = 1, seconds: float = SECONDS) -> Grade:
+def grade_exercise(exercise: Exercise, candidate: Any, kind: Arrays, hint: int = 0, seconds: float = SECONDS) -> Grade:
     """The grade of one exercise."""
     answers = list[Answer]()
     try:
-        with limited(seconds), kind.wide(), np.errstate(all="ignore"):
-            for question in (*exercise.questions, exercise.questions[0]):  # the first again: is the answer, too?
-                given = {name: kind.given(value) for name, value in question.inputs.items()}
-                answers.append(_asked(exercise, candidate, kind, given))
-                if changed := _changed(question, given, kind):
-                    said = f"It writes into its input {changed}: whoever gave it still needs it. Work on a new array."
-                    return Grade(exercise.name, "wrong", said, hint=hints(exercise, hint))
-    except Stopped as stopped:
-        return Grade(exercise.name, "wrong", failure(stopped), hint=hints(exercise, hint))
+        with limit_time(seconds), kind.wide(), np.errstate(all="ignore"):
+            for question in (*exercise.questions, exercise.questions[0]):  # the first one twice: is it deterministic?
+                inputs = {name: kind.convert(value) for name, value in question.inputs.items()}
+                answers.append(_answer(exercise, candidate, kind, inputs))
+                if changed := _changed(question, inputs, kind):
+                    reason = f"It writes into its input {changed}, which the caller still needs. Work on a new array."
+                    return Grade(exercise.name, "wrong", reason, hint=hints(exercise, hint))
+            case = Case(exercise, answers[:-1])
+            if not case.wrong.any():
+                return Grade(exercise.name, "right")
+            example = _example(case, candidate, kind)
+    except Timeout as timeout:
+        return Grade(exercise.name, "wrong", failure(timeout), hint=hints(exercise, hint))
     except NotImplementedError as error:
-        return Grade(exercise.name, "not yet", _waits(exercise, error), hint=hints(exercise, hint) if hint > 1 else "")
-    case = Case(exercise, answers[:-1])
-    if not case.wrong.any():
-        return Grade(exercise.name, "right")
-    found, covered = case.explained()
+        return Grade(exercise.name, "not yet", _dependency(exercise, error), hint=hints(exercise, hint))
+    mistakes, covered = case.explained()
     facts = case.facts(covered)
-    if not found and "dropped" not in exercise.text and case.differ(answers[:1], answers[-1:]).any():
-        facts.append("It gives other results when asked the same again: is anything drawn, or kept between calls?")
-    reason = "\n".join(filter(None, [*found.values(), case.results(), *facts])) or "Other numbers come out."
-    more = hints(exercise, hint, next(iter(case.bad), "")) if hint > 1 or facts or not found else ""
-    return Grade(exercise.name, "wrong", reason, case.shown(), more, tuple(found))
+    if not mistakes and "dropped" not in exercise.text and case.differ(answers[:1], answers[-1:]).any():
+        facts.append("A second call with the same input differs: is anything random, or kept between calls?")
+    causes = [cause for cause, _ in mistakes.values()]
+    reason = "\n".join(filter(None, [*causes, case.results(), *facts])) or "The numbers differ."
+    *lines, last = example.splitlines()
+    example = "\n".join(lines if last.strip().rstrip("?") in reason else [*lines, last])  # an error is said once
+    remedies = [remedy for _, remedy in mistakes.values() if remedy]
+    help_text = hints(exercise, hint, next(iter(case.bad), ""), remedies)
+    return Grade(exercise.name, "wrong", reason, example, help_text, tuple(mistakes))
 
 
-def _asked(exercise: Exercise, candidate: Any, kind: Arrays, given: dict[str, Any]) -> Answer:
+def _answer(exercise: Exercise, candidate: Any, kind: Arrays, inputs: dict[str, Any]) -> Answer:
+    """The results of a function as NumPy arrays, or the way in which its call failed."""
     try:
-        found = exercise.ask(candidate, given)
-        return {name: kind.returned(value, f" as {name}" if len(found) > 1 else "") for name, value in found.items()}
+        results = exercise.call(candidate, inputs)
+        several = len(results) > 1
+        return {name: kind.to_numpy(value, f" as {name}" if several else "") for name, value in results.items()}
     except Exception as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line or "NotImplementedError"
-        if isinstance(error, NotImplementedError) and "NotImplementedError" in line:  # else it is a library's
+        if isinstance(error, NotImplementedError) and "NotImplementedError" in line:  # not one of a library
             raise
         return Failed(f"It returns {error}" if isinstance(error, Unusable) else f"It raises {failure(error)}")
 
 
+def _example(case: Case, candidate: Any, kind: Arrays) -> str:
+    """The first question with a wrong answer; of a batch one text, if it alone shows a difference."""
+    question = case.exercise.questions[case.first]
+    for text in range(question.batch):
+        alone = question.of_text(text)
+        answer = _answer(case.exercise, candidate, kind, {name: kind.convert(x) for name, x in alone.inputs.items()})
+        smaller = Case(case.exercise._replace(questions=(alone,)), [answer])
+        if smaller.wrong.any():
+            return smaller.shown()
+    return case.shown()
+
+
 def failure(error: BaseException) -> str:
-    """One line: the error, and the last line of the learner's that led to it."""
+    """One line: the error, and the learner's line that led to it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not foreign(frame.filename)]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {one_line(str(error), 160)}{place}"
 
 
-def _changed(question: Question, given: dict[str, Any], kind: Arrays) -> str:
+def _changed(question: Question, inputs: dict[str, Any], kind: Arrays) -> str:
+    """The name of an input that the call changed."""
     arrays = ((name, value) for name, value in question.inputs.items() if isinstance(value, np.ndarray))
-    return next((name for name, value in arrays if not np.array_equal(value, kind.returned(given[name]))), "")
+    return next((name for name, value in arrays if not np.array_equal(value, kind.to_numpy(inputs[name]))), "")
 
 
-def _waits(exercise: Exercise, error: BaseException) -> str:
+def _dependency(exercise: Exercise, error: BaseException) -> str:
+    """Name the unwritten function that a written one calls."""
     code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
     name = str(error) if foreign(code.co_filename) else code.co_qualname
-    return "" if exercise.symbol in name.split(".") else f"It waits for {name}."
+    return "" if exercise.symbol in name.split(".") else f"It calls {name}, which is not written yet."
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise ``Stopped`` in the block after so many seconds; elsewhere than in the main thread of POSIX it cannot."""
+def limit_time(seconds: float) -> Iterator[None]:
+    """Raise ``Timeout`` in the block after so many seconds, in the main thread of POSIX; elsewhere set no limit."""
 
     def stop(number: int, frame: Any) -> None:
-        raise Stopped(f"it did not end within {seconds:g} seconds")
+        raise Timeout(f"it did not end within {seconds:g} seconds")
 
     with contextlib.ExitStack() as after:
         if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():

@@ -93,7 +93,7 @@ def attention(
         bias: likewise, of its own queries and all keys.
         score_mod, scale: as in ``attention``; a function reads the positions of the whole sequence.
         dropout_rate, dropout_rng: as in ``attention``: what is kept does not depend on the number of devices.
-        return_lse: whether to return the log-sum-exp, too (L9).
+        return_lse: whether to return the log-sum-exp also (L9).
 
     Returns:
         out (..., N, T / n, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T / n).

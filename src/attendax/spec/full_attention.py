@@ -221,7 +221,7 @@ def attention_backward(
     With ``z = scale · Q Kᵀ``, ``s = mod(z) + bias`` on the allowed pairs, ``p = softmax(s)``,
     ``w = kept p / (1 - rate)``, ``out = w V`` and ``lse = log Σ exp(s)``; dout and dlse are given::
 
-        dv_j  = Σ_i w_ij dout_i                       over the query heads of a group, too
+        dv_j  = Σ_i w_ij dout_i                       also over the query heads of a group
         dw_ij = dout_i · v_j,  dp_ij = dw_ij kept_ij / (1 - rate)
         ds_ij = p_ij (dp_ij - Σ_k dp_ik p_ik)         softmax
               + p_ij dlse_i                           ∂lse_i/∂s_ij = p_ij: L9's  delta <- delta - dlse
@@ -229,7 +229,7 @@ def attention_backward(
         dbias = ds                                    summed over the axes along which the bias was repeated
         dz    = ds mod'(z)                            and the arrays of the modifier get theirs
         dq_i  = scale Σ_j dz_ij k_j
-        dk_j  = scale Σ_i dz_ij q_i                   over the query heads of a group, too
+        dk_j  = scale Σ_i dz_ij q_i                   also over the query heads of a group
 
     A forbidden pair has p = 0 and adds nothing to any of the sums.
 

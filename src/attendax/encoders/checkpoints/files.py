@@ -79,7 +79,7 @@ class Settings(NamedTuple):
     def size(self, key: str) -> int:
         """An integer from 1 up; layers may be 0."""
         value, least = self.content[key], 0 if key == "num_hidden_layers" else 1
-        if type(value) is not int or not least <= value <= LARGEST:  # exactly an int: True is an instance, too
+        if type(value) is not int or not least <= value <= LARGEST:  # exactly an int: True is also an instance
             self.refuse(key, value, f"an integer from {least} to {LARGEST}")
         return value
 
