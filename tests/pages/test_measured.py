@@ -156,10 +156,11 @@ IN_A_TABLE = re.compile(r"\b(?:ms|[KMG]i?B|seconds|times as)\b")
 SOURCE = re.compile(r"measured (?:on|by) \d{4}-\d\d-\d\d, commit [0-9a-f]{7}, \w+ cores?\b")
 OF_THE_PAGE, OF_THE_SECTION = "All numbers of this page were measured on", "all numbers here were measured on"
 UNMEASURED = {  # sizes, limits and definitions, by page
-    "against.md": "A call may take 60 seconds",
+    "against.md": "The time limit of a call is 60 seconds",
     "attention.md": "One array of 16,384 x 16,384 scores for 4 heads would be 4,096 MiB",
     "check-a-model.md": "128 times the spacing of float32 numbers",
     "check-reference.md": "They take 12 seconds, for JAX 24",
+    "contributing.md": "the tests of at most 0.3 seconds",
     "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
     "laws/L8.md": "by at most 8 times the error of the plain formula",
     "sharp-bits.md": "off by at most 8 times the error of the plain formula",

@@ -85,7 +85,7 @@ def test_the_sizes_on_the_page_are_those_of_the_source():
     said = {
         "kBlockRows": "at most {} queries",
         "kTileKeys": "multiples of {}",
-        "kChunkKeys": "Each {} keys have",
+        "kChunkKeys": "Every {} keys are a part",
         "kChunkQueries": "a chunk of {} queries",
         "kSuperKeys": "through {} keys at a time",
         "kMaxMaskOps": "more than {} steps",
