@@ -269,7 +269,7 @@ def until_first(argv: list[str]) -> None:
     from attendax.conformance.command.arguments import how_of, implementation
     from attendax.conformance.command.options import add_arguments
     from attendax.conformance.report.outcome import KnownFailures
-    from attendax.conformance.run.clock import Clock
+    from attendax.conformance.run.budget import Budget
     from attendax.conformance.run.run import Run, Telling
     from attendax.conformance.worker.calling import subject_of
 
@@ -282,13 +282,13 @@ def until_first(argv: list[str]) -> None:
         def _judge(self, case, how, phase="cases"):
             if told and (not every or told["case"] in PLAINEST or "ladder: " in case.name or case.pairs >= DEAR):
                 raise Enough
-            before = self.clock.cores()
+            before = self.budget.cores()
             found = super()._judge(case, how, phase)
-            cores = self.clock.cores()
+            cores = self.budget.cores()
             seconds[case.name] = round(cores - before, 4)
             if found.verdict.fails:
                 finds.append(case.name)
-                clock = round(time.monotonic() - self.clock.begun, 2)
+                clock = round(time.monotonic() - self.budget.begun, 2)
                 first = {"case": case.name, "asked": len(seconds), "clock": clock, "cores": round(cores, 2)}
                 told.update(told or first | {"verdict": found.verdict})
             return found
@@ -302,10 +302,10 @@ def until_first(argv: list[str]) -> None:
     args = parser.parse_args([x for x in argv if x != "--all"])
     sys.path.insert(0, os.getcwd())
     how = how_of(args)
-    clock, made = Clock(how), implementation(args, how)
+    budget, made = Budget(how), implementation(args, how)
     try:
-        report = UntilFirst(made, how, clock, KnownFailures(), Telling()).report(args.only or (), args.level)
-        ended = {"clock": round(time.monotonic() - clock.begun, 1), "cores": round(clock.cores(), 1)}
+        report = UntilFirst(made, how, budget, KnownFailures(), Telling()).report(args.only or (), args.level)
+        ended = {"clock": round(time.monotonic() - budget.begun, 1), "cores": round(budget.cores(), 1)}
         told = told or {"case": ""} | ended | {"counts": report.counts(), "ok": report.ok}
     except Enough:
         pass

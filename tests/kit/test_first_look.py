@@ -10,7 +10,7 @@ from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How
 from attendax.conformance.diagnoses import diagnosed, first_look
 from attendax.conformance.report.outcome import KnownFailures
-from attendax.conformance.run.clock import FIRST, LEAST, TIMES, Clock, Patience
+from attendax.conformance.run.budget import FIRST, LEAST, TIMES, Budget, Patience
 from attendax.conformance.run.run import Run, Telling, judge
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
@@ -35,7 +35,7 @@ def test_a_first_look_finds_the_reason_and_the_end_tells_it_without_any_time(ove
     outcomes = [judge(over_queries, named(name), HOW) for name in PLAIN]
     (reason,) = (x for x in first_look(over_queries, outcomes, HOW) if x.hypothesis.name == REASON)
     assert "plain" in reason.names
-    late = HOW._replace(left=lambda: 0.0)
+    late = HOW._replace(left=lambda _part="": 0.0)
     without = diagnosed(over_queries, outcomes, late)
     assert REASON not in [cause.name for cause in without]  # what there was before
     (cause,) = (x for x in diagnosed(over_queries, outcomes, late, [reason]) if x.name == REASON)
@@ -63,7 +63,7 @@ def run_of(path, tell):
     """The report of a run of the plainest cases that tells somebody."""
     made = place.implement(path, arrays="numpy")
     try:
-        return Run(made, HOW, Clock(HOW), KnownFailures(), tell).report(PLAIN[:4], "forward")
+        return Run(made, HOW, Budget(HOW), KnownFailures(), tell).report(PLAIN[:4], "forward")
     finally:
         subject_of(made).close()
 

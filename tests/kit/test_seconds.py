@@ -21,7 +21,7 @@ from attendax.conformance.command.output import Line
 from attendax.conformance.frameworks.text import text_of
 from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
 from attendax.conformance.report.outcome import KnownFailures, Outcome, coverage
-from attendax.conformance.run.clock import NEARLY, PHASES, Clock
+from attendax.conformance.run.budget import NEARLY, PARTS, PHASES, Budget
 from attendax.conformance.run.run import Run, Telling
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
@@ -54,10 +54,10 @@ class Simulated:
 
     def __init__(self, monkeypatch):
         self.now = self.cores = self.waited = 100.0
-        of_clock = "attendax.conformance.run.clock."
-        monkeypatch.setattr(f"{of_clock}time.process_time", lambda: self.cores)
-        monkeypatch.setattr(f"{of_clock}time.monotonic", lambda: self.now)
-        monkeypatch.setattr(f"{of_clock}waited_by", lambda process: self.waited)
+        of_budget = "attendax.conformance.run.budget."
+        monkeypatch.setattr(f"{of_budget}time.process_time", lambda: self.cores)
+        monkeypatch.setattr(f"{of_budget}time.monotonic", lambda: self.now)
+        monkeypatch.setattr(f"{of_budget}waited_by", lambda process: self.waited)
 
     def take(self, cores=0.0, rests=0.0, waits=0.0):
         self.cores, self.waited = self.cores + cores, self.waited + waits
@@ -69,55 +69,62 @@ def simulated(monkeypatch):
     return Simulated(monkeypatch)
 
 
-class TestClock:
+class TestTheBudget:
     def test_a_run_is_limited_unless_it_is_thorough_or_has_no_sizes(self):
         assert How().is_limited
         assert How(budget=5.0).is_limited
         assert not How(budget=0).is_limited
         assert not How(thorough=True).is_limited
         assert not How(thorough=True, budget=5.0).is_limited
-        assert Clock(How(thorough=True)).left() == float("inf")
+        assert Budget(How(thorough=True)).left() == float("inf")
 
     def test_a_budget_is_of_the_cores_and_of_rests(self, simulated):
-        clock = Clock(How(budget=10.0))
-        clock.watch(NOTHING, How(budget=10.0))
-        assert clock.left() == pytest.approx(NEARLY * 10)
+        budget = Budget(How(budget=10.0))
+        budget.watch(NOTHING, How(budget=10.0))
+        assert budget.left() == pytest.approx(NEARLY * 10)
         simulated.take(cores=2, rests=1)
-        assert clock.left() == pytest.approx(NEARLY * 10 - 3)
-        assert clock.left(0.5) == pytest.approx(NEARLY * 5 - 3)
+        assert budget.left() == pytest.approx(NEARLY * 10 - 3)
+        assert budget.left(0.5) == pytest.approx(NEARLY * 5 - 3)
 
     def test_without_a_budget_pauses_are_free_up_to_a_limit(self, simulated):
         how = How(profile="numbers")
-        clock = Clock(how)
-        clock.watch(NOTHING, how)
+        budget = Budget(how)
+        budget.watch(NOTHING, how)
         simulated.take(cores=20, rests=7)
-        assert clock.left() == pytest.approx(NEARLY * 30 - 20)
+        assert budget.left() == pytest.approx(NEARLY * 30 - 20)
         simulated.take(rests=NEARLY * 30)
-        assert clock.left() == pytest.approx(NEARLY * 30 - 20 - 7)
+        assert budget.left() == pytest.approx(NEARLY * 30 - 20 - 7)
 
     @pytest.mark.parametrize("budget", [None, 30.0])
     def test_load_of_other_processes_does_not_shorten_the_budget(self, simulated, budget):
         """With twice and with twenty times the load a run has the same time."""
         how = How(profile="numbers", budget=budget)
-        clock = Clock(how)
-        clock.watch(NOTHING, how)
+        budget = Budget(how)
+        budget.watch(NOTHING, how)
         simulated.take(cores=5, waits=500)
-        assert clock.left() == pytest.approx(NEARLY * 30 - 5)
-        assert clock.rests() == pytest.approx(0)
+        assert budget.left() == pytest.approx(NEARLY * 30 - 5)
+        assert budget.rests() == pytest.approx(0)
 
-    def test_a_part_of_what_is_left_leaves_the_rest(self, simulated):
-        clock = Clock(How(budget=10.0))
-        clock.watch(NOTHING, How(budget=10.0))
-        part, some = how.part_of(clock.left, 0.5), how.at_most(clock.left, 3.0)
+    def test_each_part_of_a_phase_leaves_the_rest(self, simulated):
+        budget = Budget(How(budget=10.0))
+        budget.watch(NOTHING, How(budget=10.0))
+        whole, left = budget.left_of("causes", wrong=True), budget.parts_of("causes")
         simulated.take(cores=2)
-        assert part() == pytest.approx(NEARLY * 5 - 2)
-        assert some() == pytest.approx(1)
-        assert how.at_most(clock.left, 99.0)() == clock.left()
-        assert how.part_of(how.forever, 0.5)() == float("inf")
+        assert left() == left("names") == pytest.approx(whole - 2)
+        assert left("search") == pytest.approx(PARTS["search"] * whole - 2)
+        assert Budget(How(thorough=True)).parts_of("causes")("search") == float("inf")
 
-    def test_each_part_of_a_run_ends_after_the_one_before_it(self):
-        for which in (0, 1):
-            ends = [shares[which] for shares in PHASES.values()]
+    def test_a_case_may_take_a_third(self, simulated):
+        budget = Budget(How(budget=10.0))
+        budget.watch(NOTHING, How(budget=10.0))
+        left = budget.of_case()
+        simulated.take(cores=2)
+        assert left() == pytest.approx(NEARLY * 10 / 3 - 2)
+        simulated.take(cores=6)
+        assert budget.of_case()() == budget.left()
+
+    def test_each_phase_ends_after_the_one_before_it(self):
+        for ends in ([x for x, _ in PHASES.values()], [x for _, x in PHASES.values()], [*PARTS.values()]):
             assert ends == sorted(ends)
             assert ends[-1] == 1
 
@@ -148,11 +155,11 @@ FEW = {"arrays": "numpy", "level": "forward", "seed": 0}
 
 
 def run_of(path, budget, only=()):
-    """The report of a run, and its clock."""
+    """The report of a run, and what is left of its budget."""
     how = How(seed=0, profile="numbers", budget=budget)
-    clock, made = Clock(how), place.implement(path, arrays="numpy")
+    left, made = Budget(how), place.implement(path, arrays="numpy")
     try:
-        return Run(made, how, clock, KnownFailures(), Telling()).report(only, "forward"), clock
+        return Run(made, how, left, KnownFailures(), Telling()).report(only, "forward"), left
     finally:
         subject_of(made).close()
 
@@ -160,8 +167,8 @@ def run_of(path, budget, only=()):
 class TestBudget:
     @pytest.mark.parametrize("budget", [3.0, 6.0])
     def test_it_is_kept_and_what_is_left_out_is_no_fault(self, budget):
-        report, clock = run_of("test_seconds:slow", budget)
-        assert clock.left() > -0.1 * budget
+        report, spent = run_of("test_seconds:slow", budget)
+        assert spent.left() > -0.1 * budget
         assert report.failures == ()
         left = [o for o in report.cases if o.verdict is Verdict.NOT_JUDGED]
         assert left
@@ -170,14 +177,14 @@ class TestBudget:
         assert "There was no time for" in str(report)
 
     def test_time_that_causes_do_not_need_is_for_what_was_left_out(self):
-        report, clock = run_of("test_seconds:slow_and_off", 6.0)
-        assert abs(clock.left()) < 0.2 * 6
+        report, spent = run_of("test_seconds:slow_and_off", 6.0)
+        assert abs(spent.left()) < 0.2 * 6
         assert "There was no time for" in str(report)
         assert {name for cause in report.causes for name in cause.cases} == {o.case.name for o in report.failures}
 
     def test_what_has_no_answer_at_its_end_is_not_judged(self):
-        report, clock = run_of("test_seconds:sleeps", 4.0, ["batch of one", "one query"])
-        assert clock.left() > -0.2 * 4
+        report, spent = run_of("test_seconds:sleeps", 4.0, ["batch of one", "one query"])
+        assert spent.left() > -0.2 * 4
         assert {o.case.name: o.verdict for o in report.cases}["batch of one"] is Verdict.NOT_JUDGED
         assert report.failures == ()
         assert not report.ok
@@ -218,7 +225,7 @@ def test_the_plainest_come_first_and_each_comes_once():
     cheap, dear = how.by_finds(CASES)
     assert sorted(case.name for case in cheap + dear) == sorted(case.name for case in CASES)
     assert [case.name for case in cheap[:2]] == ["plain", "gradient: plain"]
-    assert {case.pairs < how.DEAR for case in cheap} == {True}
+    assert {case.name for case in cheap if case.pairs >= how.DEAR} == set(how.BEYOND)
     assert min(case.pairs for case in dear) >= how.DEAR
 
 

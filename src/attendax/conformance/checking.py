@@ -18,7 +18,7 @@ from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
 from .report import Report
 from .report.outcome import KnownFailures
-from .run.clock import Clock
+from .run.budget import Budget
 from .run.run import Run, Telling
 from .run.run import judge as judge
 from .worker.calling import subject_of
@@ -108,10 +108,10 @@ def judged(
 
     It is described first by ``describe``, and called as its contract says.
     """
-    clock = Clock(how, begun)
+    budget = Budget(how, begun)
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     known = KnownFailures.read(known_failures)
-    tell.begins(f"importing {name}", clock.left)
+    tell.begins(f"importing {name}", budget.left)
     try:
         found = describe()
     except NoFormula as error:
@@ -120,13 +120,13 @@ def judged(
     try:
         if found:
             settled.refuse_unknown(found.names)
-        made = make(how=how._replace(left=clock.left), **settled.settings(found))
+        made = make(how=how._replace(left=budget.left), **settled.settings(found))
     except BaseException:
         if found:
             found.subject.close()
         raise
     try:
-        report = Run(made, how, clock, known, tell).report(only, level)
+        report = Run(made, how, budget, known, tell).report(only, level)
         return found.told(report, settled) if found else report
     finally:
         if not keep:

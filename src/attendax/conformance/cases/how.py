@@ -14,27 +14,15 @@ CORES, COMPILING, MORE = 30.0, 60.0, 2.0  # CPU seconds of a run, of JAX, and ti
 DEEP = 60.0  # seconds of the ladder of a thorough run
 OF_LADDER = 0.4  # of the seconds of any other
 TIMEOUT = 60.0  # seconds of a case
-THIRD = 1 / 3  # of the time of a run, which no case may take more of
 SEEDS = 10**9
 
 
-Left = Callable[[], float]  # the seconds that are left of something; 0 or less when it is over
+Left = Callable[..., float]  # the seconds that are left of something, or of a part of it; 0 or less when it is over
 
 
-def forever() -> float:
+def forever(_part: str = "") -> float:
     """Give the seconds that are left without a limit."""
     return math.inf
-
-
-def at_most(left: Left, seconds: float) -> Left:
-    """Give some of the seconds that are left, from now on."""
-    kept = left() - seconds
-    return left if not 0 < kept < math.inf else lambda: left() - kept
-
-
-def part_of(left: Left, share: float) -> Left:
-    """Give a share of the seconds that are left, from now on: the rest is for what comes after it."""
-    return at_most(left, share * max(left(), 0.0))
 
 
 def drawn(seed: int | None = None) -> int:

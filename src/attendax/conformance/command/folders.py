@@ -26,7 +26,7 @@ from ..judge.verdicts import Verdict
 from ..protocol import SCHEMA, write_results
 from ..report.outcome import KnownFailures
 from ..report.outcomes import versions
-from ..run.clock import Clock
+from ..run.budget import Budget
 from ..run.run import Run
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
@@ -119,7 +119,7 @@ def _judge(args: argparse.Namespace) -> int:
     made = here(path_of(folder=args.folder), lacks=lacking(args.lacks), **settled(args).settings(None))
     how, known = how_of(args), KnownFailures.read(args.known_failures)
     with live(quiet=args.quiet) as tell:
-        report = Run(made, how, Clock(how), known, tell).report(args.only or (), args.level)
+        report = Run(made, how, Budget(how), known, tell).report(args.only or (), args.level)
     asked_for = [outcome for outcome in report.cases if outcome.verdict is not Verdict.NOT_OFFERED]
     if asked_for and all(outcome.finding.message == UNKNOWN for outcome in asked_for):
         raise Refusal(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import SIZES, Case, Inputs, Leaves
-from ..cases.how import Left, forever, part_of
+from ..cases.how import Left, forever
 from ..judge.comparing import compare
 from ..judge.trial import Trial
 from ..worker.calling import Worker, subject_of
@@ -34,48 +34,56 @@ PRODUCTS = f"query.reshape(-1, *query.shape[-2:]) @ {ROWS_OF_KEYS}.swapaxes(-1, 
 REACHES = (("query", "query"), ("key", "key"), ("value", "value"), (PRODUCTS, "query"))  # of what, and what is scaled
 
 
-_seconds: contextvars.ContextVar[list[float]] = contextvars.ContextVar("seconds that calls may take")
-_left: contextvars.ContextVar[Left] = contextvars.ContextVar("seconds that are left to look", default=forever)
+class Looking:
+    """The time in which causes are looked for."""
+
+    def __init__(self, seconds: float, left: Left) -> None:
+        self.seconds, self.left = seconds, left  # that calls may take in all, and that a part of the budget has
+        self.part = "names"
+
+
+_looking: contextvars.ContextVar[Looking] = contextvars.ContextVar("the time in which causes are looked for")
 
 
 @contextlib.contextmanager
 def patience(seconds: float, left: Left = forever) -> Iterator[None]:
-    """Calls may take so long in all; then no more are made, and none when nothing is ``left`` of a run."""
-    tokens = _seconds.set([seconds]), _left.set(left)
+    """Calls may take so long in all; then no more are made, and none when nothing is ``left`` of a part of a run."""
+    token = _looking.set(Looking(seconds, left))
     try:
         yield
     finally:
-        _seconds.reset(tokens[0])
-        _left.reset(tokens[1])
+        _looking.reset(token)
 
 
 @contextlib.contextmanager
-def share(part: float) -> Iterator[None]:
-    """Give the search inside a part of the time that is left: whatever comes after it has the rest."""
-    token = _left.set(part_of(_left.get(), part))
+def until_the_end_of(part: str) -> Iterator[None]:
+    """Look for causes in a part of the time: whatever comes after it has the rest."""
+    looking = _looking.get()
+    before, looking.part = looking.part, part
     try:
         yield
     finally:
-        _left.reset(token)
+        looking.part = before
 
 
 def is_late() -> bool:
     """Tell whether there is no time to look for anything else."""
-    return _left.get()() <= 0
+    looking = _looking.get(None)
+    return looking is not None and looking.left(looking.part) <= 0
 
 
 def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = None) -> Leaves | None:
     """The results of another call; None where it raises, or there is no time for one."""
-    left, start, subject = _seconds.get(), time.monotonic(), subject_of(trial.implementation)
-    if left[0] <= 0 or is_late():
+    looking, start, subject = _looking.get(), time.monotonic(), subject_of(trial.implementation)
+    if looking.seconds <= 0 or is_late():
         return None
-    subject.allow(left[0])
+    subject.allow(looking.seconds)
     try:
         return trial.run(inputs, direction)
     except (Failed, NoNumbers, NotImplementedError):
         return None
     finally:
-        left[0] -= subject.taken or time.monotonic() - start
+        looking.seconds -= subject.taken or time.monotonic() - start
 
 
 def repeated(trial: Trial) -> Leaves | None:

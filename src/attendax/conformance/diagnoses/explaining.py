@@ -17,7 +17,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
 from . import by_probing, of_code
-from .by_running import is_called_once, is_late, share, with_case
+from .by_running import is_called_once, is_late, until_the_end_of, with_case
 from .hypothesis import Hypothesis, is_right, of_table, pairs_of
 
 LEVELS = 3  # reasons that come on top of each other
@@ -27,7 +27,6 @@ LOW = """query = (-200 * np.clip(abs(query), 0, 3)).astype(dtype)
 key = np.clip(abs(key), 0, 3)"""  # what is written where masked is above these scores
 MOST_NAMES = 3  # of reasons that nothing tells apart
 CALLS = 6  # that tell reasons apart
-SEARCH = 0.7  # of the time that is left, until when reasons are looked for; the rest is for telling them apart
 VARIED: tuple[dict[str, int], ...] = (
     {"T": 7, "S": 7}, {"T": 5, "S": 12}, {"T": 9, "S": 4}, {"N": 5, "G": 5, "D": 9, "V": 9}, {"T": 1},
     {"B": 3, "N": 6, "G": 2}, {"T": 40, "S": 40},
@@ -90,7 +89,7 @@ def reasons(trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Tria
     every = _by_one_value(trials, table, trials, greens)
     plain = {name for name, trial in trials.items() if _is_asked_once(trial) and not trial.case.options}
     if plain.difference(*(names for _, names in every)):
-        with share(SEARCH):
+        with until_the_end_of("search"):
             both = _two_of(table, trials)
         found = list(_of_level(trials, both, greens))
         left = {name: trial for name, trial in trials.items() if not any(name in names for _, names in found)}
@@ -227,7 +226,7 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, str]:
 
 def _of_level(left: Mapping[str, Trial], hypotheses: Sequence[Hypothesis], greens: Greens) -> Iterator[Reason]:
     """Order reasons: those that explain the most first; of several that explain one thing, those that calls leave."""
-    with share(SEARCH):
+    with until_the_end_of("search"):
         found = [reason for h in hypotheses if not is_late() and (reason := _explained(h, left, greens))]
     while found := [reason for reason in found if reason.names]:
         names = max((reason.names for reason in found), key=len)

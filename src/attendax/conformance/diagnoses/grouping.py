@@ -27,7 +27,6 @@ FOR_FOLDERS = FOR_FOREIGN[:1]
 MANY = 24  # faults
 MORE, TOGETHER = 4, 4  # times the seconds of a run, if they were too few; reasons of which two are tried at once
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
-CALLS, REASONS = 0.4, 0.8  # of the time that is left, for what calling again shows, and then for reasons
 OF_NUMBERS = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
@@ -38,7 +37,7 @@ def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how:
     with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
         faults = _faults(implementation, plainest, outcomes, how)
         faults.left = plainest[:CALLED]
-        with by_running.share(CALLS):
+        with by_running.until_the_end_of("calls again"):
             _of_calls(faults, implementation, how)
         faults.left += plainest[CALLED:]
         return reasons(faults.of_numbers(), Greens(implementation, outcomes, how), faults.trials)
@@ -65,12 +64,12 @@ def diagnosed(
         faults = _faults(implementation, left, outcomes, how)
         for entry in implementation.known:
             _known(entry, faults)
-        with by_running.share(CALLS):
+        with by_running.until_the_end_of("calls again"):
             _of_calls(faults, implementation, how)
         greens = Greens(implementation, outcomes, how)
         dropped = {o.case.name: _trial(implementation, o, how) for o in left if o.case.judge == "dropped"}
         reach = Reach(dropped | dict(faults.trials))
-        with by_running.share(REASONS):
+        with by_running.until_the_end_of("telling apart"):
             _of_first_look(faults, greens, known, reach)
             stand, beside = _small(faults)
             found = reasons(stand, greens, faults.trials)

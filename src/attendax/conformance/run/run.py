@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..adapters.implementation import Implementation
 from ..cases import Case
-from ..cases.how import THIRD, How, Left, at_most, by_finds
+from ..cases.how import How, Left, by_finds
 from ..cases.pool import EXAMPLES
 from ..diagnoses import Reason, diagnosed, first_look
 from ..judge.asking import asked_of_ladder, asked_of_list, chosen
@@ -23,7 +23,7 @@ from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.calling import subject_of
 from ..worker.child import waited_by
-from .clock import FIRST, LOOK, PHASES, SAID, Clock, Patience, one_core
+from .budget import CASE, FIRST, SAID, Budget, Patience, one_core
 
 SOON = 1.0  # CPU seconds in which a process is there
 LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
@@ -57,17 +57,17 @@ class Telling:
 
 
 class Run:
-    """A function that is judged, settings, a clock, and a listener."""
+    """A function that is judged, settings, a budget, and a listener."""
 
     def __init__(
-        self, implementation: Implementation, how: How, clock: Clock, known: KnownFailures, tell: Telling
+        self, implementation: Implementation, how: How, budget: Budget, known: KnownFailures, tell: Telling
     ) -> None:
-        self.implementation, self.how, self.clock, self.known, self.tell = implementation, how, clock, known, tell
+        self.implementation, self.how, self.budget, self.known, self.tell = implementation, how, budget, known, tell
         self.faults = 0
         self.patience = Patience()
         self.reasons: list[Reason] | None = None  # that are known, once the plainest faults were looked at
         self.of_start = subject_of(implementation).cores()
-        clock.watch(implementation, how)
+        budget.watch(implementation, how)
 
     def report(self, only: Iterable[str] | None, level: str) -> Report:
         """Ask all cases, the dearer ones after those of the ladder; again; and look for the causes of faults."""
@@ -76,22 +76,22 @@ class Run:
 
     def _report(self, only: Iterable[str] | None, level: str) -> Report:
         how = self.how
-        self.tell.begins("what it takes", self.clock.left)
+        self.tell.begins("what it takes", self.budget.left)
         made, listed = asked_of_list(self.implementation, only, level, how._replace(left=self._of_case(how)))
         self.implementation = made
         cheap, dear = by_finds(listed)
-        self.tell.begins("cases", self.clock.left)
+        self.tell.begins("cases", self.budget.left)
         found = self._judged(cheap, len(listed))
         self._look(found)
-        self.tell.begins("drawing sizes as people run them", self.clock.left)
+        self.tell.begins("drawing sizes as people run them", self.budget.left)
         drawn, left_out = self._drawn(only, level, refuses=any(o.finding.refused for o in found))
         number = len(listed) + len(drawn)
         of_ladder = self._judged(drawn, number, len(found))
         found += self._judged(dear, number, len(found) + len(drawn))
         place = {case.name: k for k, case in enumerate(listed)}
         found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
-        self.tell.begins("cases again", self.clock.left)
-        anew = self.of_start < SOON or not self.clock.limited
+        self.tell.begins("cases again", self.budget.left)
+        anew = self.of_start < SOON or not self.budget.limited
         if anew:  # the first calls of a process are looked at, too
             subject_of(made).stop()
         again, left = functools.partial(self._judge, phase="again"), functools.partial(self._left, "again")
@@ -116,7 +116,7 @@ class Run:
 
     def _rest(self, found: list[Outcome]) -> bool:
         """Ask what was left out, in the time that causes did not need; gives whether more is wrong now."""
-        self.tell.begins("what was left out", self.clock.left)
+        self.tell.begins("what was left out", self.budget.left)
         places, faults = [k for k, o in enumerate(found) if o.finding.message == LEFT_OUT], self.faults
         asked = self._judged([found[k].case for k in places], len(found), len(found) - len(places), "left out")
         for k, outcome in zip(places, asked, strict=True):
@@ -130,15 +130,15 @@ class Run:
             found.append(self._judge(case, self.how, phase))
             self.faults += found[-1].verdict.fails and not found[-1].known
             self.tell.found(found[-1])
-            if self.clock.left(LOOK) <= 0:
+            if self._left("cases before the first look") <= 0:
                 self._look(found)
         return found
 
     def _look(self, found: Sequence[Outcome]) -> None:
         """Look for reasons of the plainest faults, once, in a run that may end before all causes are found."""
-        if self.reasons is not None or not self.faults or not self.clock.limited:
+        if self.reasons is not None or not self.faults or not self.budget.limited:
             return
-        left = functools.partial(self._left, "first look")
+        left = self.budget.parts_of("first look")
         subject_of(self.implementation).allow(self.how.patience, left)
         self.reasons = first_look(self.implementation, found, self.how._replace(left=left))
         for reason in self.reasons:
@@ -156,8 +156,8 @@ class Run:
     def _judge_in_time(self, case: Case, how: How) -> Outcome:
         """A case that has the time that others suggest, where nobody gave a limit."""
         seconds = math.inf
-        if self.clock.limited and how.timeout is None:
-            most = min(self.clock.length * THIRD, self.clock.left())
+        if self.budget.limited and how.timeout is None:
+            most = min(self.budget.length * CASE, self.budget.left())
             subject = subject_of(self.implementation)
             seconds = self.patience.of(case, subject.slowest, subject.starting, most)
         outcome = judge(self.implementation, case, how if seconds == math.inf else how._replace(timeout=seconds))
@@ -170,17 +170,16 @@ class Run:
         return outcome
 
     def _not_judged(self, case: Case, seconds: float = 0.0) -> Outcome:
-        why = LEFT_OUT if self.clock.limited and time.monotonic() < self.clock.total else NO_TIME
+        why = LEFT_OUT if self.budget.limited and time.monotonic() < self.budget.total else NO_TIME
         return Outcome(case, Finding(Verdict.NOT_JUDGED, why), seconds, "")
 
     def _of_case(self, how: How) -> Left:
         """The seconds that are left for a question: no case takes more than a third of the run."""
-        limited = how.timeout is None and self.clock.limited
-        return at_most(self.clock.left, self.clock.length * THIRD) if limited else self.clock.left
+        return self.budget.of_case() if how.timeout is None and self.budget.limited else self.budget.left
 
     def _left(self, phase: str) -> float:
         """Seconds until a part of the run is over."""
-        return self.clock.left(PHASES[phase][bool(self.faults)])
+        return self.budget.left_of(phase, wrong=bool(self.faults))
 
     def _reached(self, found: list[Outcome]) -> tuple[list[Outcome], list[str]]:
         """Cases of the ladder that there was time for, and words for the others; all of them where that is few."""
@@ -193,9 +192,9 @@ class Run:
     def _causes(self, found: list[Outcome], phase: str) -> tuple[str, tuple, list[str]]:
         """Find why gradients are asked for, and the causes of the faults; tell if looking for them was cut short."""
         faults, patience = sum(outcome.verdict.fails for outcome in found), self.how.patience
-        self.tell.begins("the causes of the faults" if faults else "the report", self.clock.left)
-        subject_of(self.implementation).allow(patience * max(1, faults), self.clock.left)
-        rule, left = rule_of(self.implementation, self.how), functools.partial(self._left, phase)
+        self.tell.begins("the causes of the faults" if faults else "the report", self.budget.left)
+        subject_of(self.implementation).allow(patience * max(1, faults), self.budget.left)
+        rule, left = rule_of(self.implementation, self.how), self.budget.parts_of(phase)
         self.reasons = self.reasons or []
         causes = diagnosed(self.implementation, found, self.how._replace(left=left), self.reasons)
         return rule, causes, [CUT] * any(cause.lacks_time for cause in causes)

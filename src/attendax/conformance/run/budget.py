@@ -1,4 +1,4 @@
-"""Time of a run: CPU seconds of both of its processes, the parts of it that have a share each; one core for the judge.
+"""The budget of a run: CPU seconds of both of its processes, and its phases with a share each; one core for the judge.
 
 Seconds of other programs do not count. Rests do, as of a function that sleeps: without that it would never end. A
 case that nobody gave a limit has one by the time that others took: one that hangs is a fault.
@@ -15,12 +15,13 @@ import numpy as np  # noqa: F401  one_core is for its library
 from ..adapters.implementation import Implementation
 from ..cases import Case
 from ..cases.case import SIZES
-from ..cases.how import How
+from ..cases.how import How, Left
 from ..worker.calling import Subject, subject_of
 from ..worker.child import waited_by
 
 NEARLY = 0.92  # of what is promised: what was begun is ended
-PHASES = {  # of a run, each with the share of the time by which it ends: if nothing is wrong, and if something is
+PHASES = {  # of a run, each with the share of the budget by which it ends: if nothing is wrong, and if something is
+    "cases before the first look": (0.15, 0.15),  # which begins with the first fault after it
     "first look": (0.30, 0.30),
     "cases": (0.80, 0.60),
     "again": (0.92, 0.70),
@@ -28,8 +29,14 @@ PHASES = {  # of a run, each with the share of the time by which it ends: if not
     "left out": (1.00, 0.92),
     "causes of all": (1.00, 1.00),
 }
+PARTS = {  # of a phase in which causes are looked for, each with the share of its seconds by which it ends
+    "calls again": 0.40,
+    "search": 0.75,
+    "telling apart": 0.90,
+    "names": 1.00,
+}
+CASE = 1 / 3  # of the budget, which no case may take more of
 SOON = 0.05  # seconds after which rests are looked at again: the system is asked for them
-LOOK = 0.15  # by which reasons of the plainest faults are looked for, as soon as there are any
 ENOUGH = 2  # cases of the same direction that are as large, and were answered
 TIMES, STARTS = 20, 3  # times as long as any call took, and as the start of the process, which compiles the first call
 FIRST, LEAST = 5.0, 1.0  # seconds, at least, before the first of these faults, and before those after it
@@ -38,7 +45,7 @@ MAPPED = "/proc/self/maps"
 NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"
 
 
-class Clock:
+class Budget:
     """The time of one run. Without a limit there is any amount of it."""
 
     def __init__(self, how: How, begun: float | None = None) -> None:
@@ -79,9 +86,28 @@ class Clock:
         return self._rests[1]
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds until a share of the time is over."""
+        """Seconds until a share of the budget is over."""
         rests = max(self.rests() - self._free, 0.0)
         return min(share * self.length - self.cores() - rests, self.total - time.monotonic())
+
+    def left_of(self, phase: str, *, wrong: bool) -> float:
+        """Seconds until a phase is over, of a run in which something is wrong or nothing is."""
+        return self.left(PHASES[phase][wrong])
+
+    def parts_of(self, phase: str) -> Left:
+        """The seconds that are left of a phase that begins now, in which causes are looked for, or of a part of it."""
+        whole = max(self.left_of(phase, wrong=True), 0.0)
+
+        def left(part: str = "names") -> float:
+            rest = 0.0 if math.isinf(whole) else (1 - PARTS[part]) * whole
+            return self.left_of(phase, wrong=True) - rest
+
+        return left
+
+    def of_case(self) -> Left:
+        """The seconds that are left for a question that begins now."""
+        kept = self.left() - CASE * self.length
+        return (lambda: self.left() - kept) if 0 < kept < math.inf else self.left
 
 
 class Patience:
