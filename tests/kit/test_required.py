@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attendax.conformance.against import diff, remote
-from attendax.conformance.against.completing import completed
+from attendax.conformance.against.options import completed
 from attendax.conformance.worker.errors import Failed
 from test_against_slips import masked, softmax
 from test_understood import described

@@ -109,7 +109,7 @@ class Subject:
 
         def fn(*args: Any, **more: Any) -> Any:
             found = self.fn(*args, **more)
-            return found if len(found) > 1 and (form.first or "return_lse" in options) else found[0]
+            return found if len(found) > 1 and "return_lse" in options else found[0]
 
         names: dict[str, Any] = {"fn": fn}
         try:

@@ -14,8 +14,7 @@ from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes
 from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
-from .completing import KEY_HEADS
-from .examples import asking, small
+from .examples import Record, asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
 from .options import (
@@ -23,6 +22,7 @@ from .options import (
     DROPOUT,
     GROUPED,
     HEADS,
+    KEY_HEADS,
     MASKED,
     NO_LIMIT,
     NONE,
@@ -34,7 +34,6 @@ from .options import (
     drawn,
     kind_of,
 )  # fmt: skip
-from .refusals import Record
 
 
 class Convention(NamedTuple):

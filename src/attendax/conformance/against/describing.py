@@ -12,17 +12,18 @@ from ..conventions.table import IGNORED, INSTEAD, SEES_ALL, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
-from .completing import KEY_HEADS, MASKS, ZEROS
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import (
     AXIS,
     DROPOUT,
     GROUPED,
     HEADS,
+    KEY_HEADS,
     NO_LIMIT,
     NUMBERED,
     OF_BATCH,
     OF_KEYS,
+    OPEN_MASKS,
     OPTIONS,
     READ,
     RULES,
@@ -30,6 +31,7 @@ from .options import (
     WIDE,
     WINDOWS,
     WORD,
+    ZERO_BIASES,
 )  # fmt: skip
 from .remote import Function
 
@@ -129,7 +131,10 @@ class Describing:
         """The form of its plain call; of a required mask that may not be None, with one that masks nothing."""
         if more := [x for x in self.fn.required if x not in HEADS][3:]:
             raise Failed(f"it requires {' and '.join(more)}, by a name that is not known: {WRAP.format(more[0])}")
-        every = {**dict.fromkeys(OPTIONS["bias"].names, ZEROS), **dict.fromkeys(OPTIONS["mask"].names, MASKS)}
+        every = {
+            **dict.fromkeys(OPTIONS["bias"].names, ZERO_BIASES),
+            **dict.fromkeys(OPTIONS["mask"].names, OPEN_MASKS),
+        }
         none, names = self.fn.meant, [name for name in self.fn.meant if name in every]
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
         orders = [True, False]

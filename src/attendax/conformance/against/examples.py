@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,63 @@ from .asking import NARROW, TOLERANCE, Answer, Equality, Probe, Subject, arrays,
 from .forms import Form, Option
 from .options import AXIS, OF_KEYS, OPTIONS, RULES, beside, drawn, first_kind, is_one_for_both, own_values
 from .options import given as given_as
-from .refusals import Record, Refused, is_refusal
 
 SMALL = (  # T, S, D
     (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (3, 2, 1), (4, 1, 1), (3, 3, 2), (3, 5, 4),
     (4, 4, 4),
 )  # fmt: skip
 LONG, LONGER = 300, 990  # tokens, and keys of few queries: beyond blocks of 512, and of no two as many whole ones
+NOT_OFFERED = "NotImplementedError"
 AXES = ("B", 0, 0), ("N", 0, 1), ("G", 1, 1), ("T", 0, 2), ("S", 1, 2), ("D", 0, 3), ("V", 2, 3)  # of which array
+
+
+class Refused(NamedTuple):
+    """A call, and which of the two refuses it with which words."""
+
+    letter: str
+    probe: Probe
+    said: str
+
+
+class Record(NamedTuple):
+    """The calls that both answered, and those that one of the two refused."""
+
+    compared: list[Probe]
+    refused: list[Refused]
+    crashes: bool = True  # whether it is a difference if A raises anything else, and B does not
+
+    def told(self, form: Form) -> tuple[str, ...]:
+        """Words for what is not compared, by the names of a form: the fewest options that are refused together."""
+        common, notes = {frozenset(x.options) for x in self.compared}, list[str]()
+        for letter in sorted({x.letter for x in self.refused}):
+            of_one: dict[frozenset[str], Refused] = {}
+            for x in sorted((x for x in self.refused if x.letter == letter), key=lambda x: len(x.probe.options)):
+                options = frozenset(x.probe.options)
+                if not any(fewer <= options for fewer in of_one):
+                    of_one[options] = x
+            calls: dict[str, list[str]] = {}
+            for options, x in of_one.items():
+                calls.setdefault(x.said, []).append(_words(x.probe, form, sizes=options in common))
+            notes += [
+                f"{', '.join(dict.fromkeys(words))}, which {letter} refuses ({said})" for said, words in calls.items()
+            ]
+        return tuple(notes)
+
+
+def is_refusal(failed: Failed) -> bool:
+    """Tell whether somebody wrote this error for such a call; a crash inside is a difference."""
+    return failed.refusal or failed.said.startswith(NOT_OFFERED)
+
+
+def _words(probe: Probe, form: Form, *, sizes: bool) -> str:
+    """The options of a call, and its sizes if such calls of other sizes are compared."""
+    names = [(form.options[k].name if k in form.options else "") or k.removeprefix(forms.GIVEN) for k in probe.options]
+    together = " and ".join(names) + " together" * (len(names) > 1)
+    if not sizes:
+        return together or "calls without options"
+    (B, N, T, D), (_, G, S, _) = (x.shape for x in probe.arrays[:2])
+    at = f"some sizes, such as B={B}, N={N}, G={G}, T={T}, S={S}, D={D}"
+    return f"{at}, with {together}" if together else at
 
 
 def asking(*names: str, **more: Any) -> list[Probe]:

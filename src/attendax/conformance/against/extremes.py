@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from .asking import Answer, Probe, arrays
-from .forms import Form, text_of
+from .forms import LARGE, Form, clips, text_of
 from .options import MASKED, drawn
-from .scores import LARGE, clips
 
 FAR, LOW, CLIPPED = 800.0, -200.0, 3000.0  # scores; the exponential of 800 overflows in float64
 FLAGS = "is_causal", "return_lse"

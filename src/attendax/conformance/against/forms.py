@@ -6,6 +6,7 @@ cannot differ. In the lines ``i`` are queries (a column), ``j`` keys (a row), an
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,11 +15,10 @@ import numpy as np
 
 from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
+from ..conventions.formula import Steps, top
 from ..conventions.table import IGNORED, TABLE
-from .completing import BEGINS, WHOLE
-from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES, VARLEN
+from .options import AXIS, BEGINS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES, VARLEN, WHOLE
 from .remote import Function
-from .scores import AS_THEY_ARE, Scores
 
 SIDE = {  # of a window that is two numbers: whether one that is negative is no limit, and whether one that is None
     (True, False): "({x} if {x} >= 0 else float('inf'))", (False, True): "(float('inf') if {x} is None else {x})",
@@ -30,11 +30,52 @@ SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 PACKED = (*itertools.product((2, 3, 1, 0), ("BTND", "BNTD", "TBND")), (-1, "BT(ND)"))
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
+LARGE = (  # values of the axis; a function may clip scores to any bounds
+    "takes them as they are",
+    "gives NaN: it does not subtract a row's largest score",
+    "gives NaN in rows far below others: it subtracts the largest score of other rows",
+)
+AS_THEY_ARE, NOTHING_SUBTRACTED, OTHER_ROWS = LARGE
+FREE = -math.inf, math.inf  # bounds of a function that clips nothing
+HIGHEST, LOWEST = 88.7, -103.9  # scores beyond which the exponential is inf or 0 in float32
+CLIPS = re.compile(r"clips them to \[(.*), (.*)\]")
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in TABLE} | {
     "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
     "empty_lse": "-inf", "softmax": "float32", "out": "of the query", "dropout": UNKNOWN, "large": AS_THEY_ARE,
     "negative": NO_LIMIT, "none": NO_LIMIT,
 }  # fmt: skip
+
+
+def clips(low: float, high: float) -> str:
+    """The value of a function that clips scores."""
+    return f"clips them to [{low:.4g}, {high:.4g}]"
+
+
+def bounds(value: str) -> tuple[float, float]:
+    """The bounds of a value; infinite if it clips nothing."""
+    found = CLIPS.fullmatch(value)
+    return (float(found[1]), float(found[2])) if found else FREE
+
+
+class Scores(Steps):
+    """The steps of a call by the value of the axis."""
+
+    def __init__(self, *given: Any, large: str) -> None:
+        self.large = large
+        super().__init__(*given)
+
+    def scaled(self, s: np.ndarray) -> np.ndarray:
+        """The products times the scale, clipped."""
+        return super().scaled(s).clip(*bounds(self.large))
+
+    def spoiled(self) -> np.ndarray:
+        """The rows (..., T, 1) that are NaN."""
+        if self.large not in LARGE[1:]:
+            return np.zeros((), bool)
+        largest = top(self.scores())
+        if self.large == OTHER_ROWS:
+            return largest - largest.max() < LOWEST
+        return (largest > HIGHEST) | ((largest < LOWEST) & (largest > -np.inf))
 
 
 def text_of(axis: str, value: str) -> str:
@@ -66,7 +107,7 @@ class Form:
     order: str = "query, key, value"
     pack: str = ""
     returned: str = ""  # the axes of the result, where they are not those of the arrays
-    container: str = ""  # Python for the arrays of a result ``found`` that is an object with several
+    container: str = ""  # Python for the arrays of a result ``found`` that is another object
     first: bool = False  # whether its result is the first of several arrays, of which no other is known
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)  # by the name in attendax
     # of each convention the one that it has, by the names of ``LAW``

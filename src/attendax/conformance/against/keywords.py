@@ -6,9 +6,21 @@ import re
 import numpy as np
 
 from ..conventions.table import DECLARED, SEES_ALL
-from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
+from .forms import (
+    AS_THEY_ARE,
+    FREE,
+    GIVEN,
+    LARGE,
+    LAW,
+    UNKNOWN,
+    Form,
+    Option,
+    bounds,
+    heads_of,
+    text_of,
+    window_rule,
+)  # fmt: skip
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
-from .scores import AS_THEY_ARE, FREE, LARGE, bounds
 
 ALWAYS = {
     "pairs": "keys",
@@ -42,9 +54,9 @@ def two(option: Option) -> tuple[str, str]:
 class Keywords:
     """Arguments that B has to be given, from those that A is given."""
 
-    def __init__(self, a: Form, b: Form) -> None:
-        self.whole, self.a, self.b = a, a.heard(), b.heard()
-        a, b = self.a, self.b
+    def __init__(self, whole: Form, a: Form, b: Form) -> None:
+        """``a`` is ``whole`` without the options that mean nothing."""
+        self.whole, self.a, self.b = whole, a, b
         # always given; others are put into ``options``
         self.words = {**b.meant, **{name: repr(x) for name, x in b.given.items()}}
         self.lse = a.options.get("return_lse") if "return_lse" in b.options else None
@@ -64,6 +76,7 @@ class Keywords:
         self.canonical = not plain or self.empties or self.own_scores or self.repeats
         self.loops = [x for x in "BN" if x not in b.layout and self.canonical]
         self.words |= {b.heads: "N"} if b.heads else {}
+        self.taken: set[str] = set()  # keywords of ``b`` that an option of ``a`` is given by
 
     def _unlike(self) -> bool:
         """Tell whether a query without any key has another log-sum-exp in ``a``."""
@@ -142,12 +155,17 @@ class Keywords:
         """Give ``b`` a keyword: always, or where ``a`` is given one."""
         default = self.a.defaults.get(mine.name) if mine else None
         theirs = self.b.meant.get(name, repr(self.b.defaults.get(name)))
-        passed = mine is not None and value == mine.name and repr(default) == theirs
+        is_first, self.taken = name not in self.taken, self.taken | {name}
+        passed = mine and value == mine.name and repr(default) == theirs and is_first and not self.loops
         if mine is None or passed or default is not None:
             self.words[name] = value
             return []
+        return self.if_given(name, value, f"{mine.name} is not None")
+
+    def if_given(self, name: str, value: str, condition: str) -> list[str]:
+        """Give ``b`` a keyword if a condition holds, in place of what it is given otherwise."""
         own = [f"options[{name!r}] = {self.words.pop(name)}"] if name in self.words else []
-        return [*own, f"if {mine.name} is not None:\n    options[{name!r}] = {value}"]
+        return [*own, f"if {condition}:\n    options[{name!r}] = {value}"]
 
     def _options(self) -> list[str]:
         a, b = self.a, self.b
@@ -180,7 +198,12 @@ class Keywords:
         if one != other:
             other_way = {"w": "{r}", "w - 1": "{r} + 1", "w // 2": "2 * ({r})"}[other]
             x = other_way.format(r=re.sub(r"\bw\b", x, one)).replace("- 1 + 1", "").strip()
-        return to(name, theirs, x).replace("~~", "")
+        line = to(name, theirs, x).replace("~~", "")
+        return self.cast(f"({line})", "query.dtype") if name == "mask" and "True" not in theirs else line
+
+    def cast(self, x: str, dtype: str) -> str:
+        """An array in a dtype."""
+        return f"{x}.{'to' if self.b.arrays == 'torch' else 'astype'}({dtype})"
 
     def _rules(self, everything: bool) -> list[str]:
         """Lines for the keys that ``b`` has to be told of by a mask, for its own rules are others."""

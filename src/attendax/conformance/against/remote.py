@@ -23,7 +23,7 @@ from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import name_of, path_in_other_process
-from .completing import completed
+from .options import completed
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))
@@ -31,7 +31,13 @@ IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torc
 FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend"
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAVES = ("out", "lse")
-CONTAINERS = "", "found.values()", "vars(found).values()"  # of a result: none that is known, a mapping, a dataclass
+PERHAPS = "found"  # of a result that is a tuple, whatever others are
+CONTAINERS = (
+    "",
+    PERHAPS,
+    "found.values()",
+    "vars(found).values()",
+)  # of an array, a tuple, ...
 OBJECT = "types.SimpleNamespace"  # an argument that is one
 CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 Results = tuple[np.ndarray, ...]
@@ -200,7 +206,7 @@ class Function:
         return NAMES[int(self.subject.ask(Asked(results=False))["out"][0])]
 
     def container(self) -> str:
-        """Python for the arrays of its result, if that is an object with several."""
+        """Python for the arrays of its result, if that is another object."""
         return CONTAINERS[int(self.subject.ask(Asked(results=False))["out"][1])]
 
     def adapted(self, code: str) -> Callable[..., Results]:
@@ -304,14 +310,15 @@ def _made(x: Any, kind: str) -> Any:
 
 def _arrays(found: Any) -> list[Any]:
     """The first two arrays of a result."""
-    if container := CONTAINERS[_container(found)]:
-        found = list(eval(container, {"found": found}))
-    return [x for x in (found if isinstance(found, (tuple, list)) else [found]) if hasattr(x, "dtype")][:2]
+    found = eval(CONTAINERS[_container(found)] or "[found]", {"found": found})
+    return [x for x in found if hasattr(x, "dtype")][:2]
 
 
 def _container(found: Any) -> int:
     """The place in ``CONTAINERS`` of a result."""
-    return 1 if isinstance(found, Mapping) else 2 if dataclasses.is_dataclass(found) else 0
+    if isinstance(found, (tuple, list)):
+        return 1
+    return 2 if isinstance(found, Mapping) else 3 if dataclasses.is_dataclass(found) else 0
 
 
 def _kind_of(x: Any, kind: str) -> str:

@@ -10,13 +10,12 @@ from ..worker.errors import Failed
 from . import comparing, comparing_layers, describing, describing_layers, examples, forms, writing
 from .asking import GENERAL, SQUARE, TOLERANCE, Equality, Probe, Subject, arrays, distance
 from .comparing import Difference
-from .completing import BEGINS
 from .describing_layers import Layer
+from .examples import Record
 from .forms import Form
 from .layers import SIZES
 from .neighbours import holds, neighbour, refuted, with_options
-from .options import MASKED, OPTIONS
-from .refusals import Record
+from .options import BEGINS, MASKED, OPTIONS
 from .remote import Function
 
 HEADS = 2

@@ -8,7 +8,7 @@ from .forms import LSE, SOFTMAX, UNKNOWN, Form, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
 from .options import ARRAYS, BACK, GIVEN, INTO, OPTIONS, OUT_OF
-from .remote import IMPORTS, reached
+from .remote import IMPORTS, PERHAPS, reached
 
 LN_2 = "0.6931471805599453"
 OF_SIZE = {"G": ("key", "N"), "S": ("key", "T"), "V": ("value", "D")}  # the array and the axis that has a size
@@ -16,16 +16,17 @@ OF_SIZE = {"G": ("key", "N"), "S": ("key", "T"), "V": ("value", "D")}  # the arr
 
 def adapter(a: Form, b: Form) -> str:
     """Python that defines ``adapted``: called as ``a`` is, it answers as ``a`` does, by calling ``b``, or NoAdapter."""
-    return _Adapter(a, b).text()
+    return Adapter(a, a.heard(), b.heard()).text()
 
 
-def joining(axis: str) -> str:
-    """The function that packs arrays: on the last axis they are joined."""
-    return "xp.concatenate" if axis == "-1" else "xp.stack"
-
-
-class _Adapter(Keywords):
+class Adapter(Keywords):
     """Lines, as they are found to be needed."""
+
+    def __init__(self, whole: Form, a: Form, b: Form, star: str = "") -> None:
+        """``star`` if ``whole`` takes its options by name alone."""
+        super().__init__(whole, a, b)
+        self.star = star
+        self.before, self.after = list[str](), list[str]()  # more lines on the arguments; on the options of ``b``
 
     def text(self) -> str:
         """The whole of it."""
@@ -33,9 +34,9 @@ class _Adapter(Keywords):
         lines = [f"key, value = key[:, {of_keys}], value[:, {of_values}]"]
         lines = lines if self.repeats or (self.own_scores and self.a.grouped) else []
         lines += self._scores() if self.own_scores else self._options()
-        maybe = any("options[" in line for line in lines)
-        call = self._call().replace("<rest>", ", **options" if maybe else "")
-        lines = ["options = {}"] * (maybe or bool(self.loops)) + lines + [*self._casts(), call, *self._answer()]
+        lines = [*self.before, *lines, *self.after]
+        self.maybe = any("options[" in line for line in lines)
+        lines = ["options = {}"] * self.maybe + lines + [*self._casts(), *self._call(), *self._answer()]
         body = [line for part in [*arrays, *self._sizes("\n".join(lines)), *lines] for line in part.split("\n") if line]
         return "\n".join([*self._head(), *("    " + line for line in body), ""])
 
@@ -44,7 +45,7 @@ class _Adapter(Keywords):
         both = [(x.name, x.form) if k == "segments" else (x.name,) for k, x in a.options.items()]
         words = [f"{x}={a.defaults.get(x)!r}" for x in dict.fromkeys(itertools.chain(*both)) if x]
         first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
-        given = ", ".join([first, *filter(None, [a.heads]), *words])
+        given = ", ".join([first, *filter(None, [a.heads, self.star if words else ""]), *words])
         imports = ["import types"] * any("types." in x for x in self.words.values())
         return [*imports, IMPORTS[self.b.arrays], reached(self.b), "", "", f"def adapted({given}):"]
 
@@ -85,56 +86,57 @@ class _Adapter(Keywords):
             return []
         if one != SOFTMAX[0]:
             raise NoAdapter(f"A has {one}, which no argument of B asks for")
-        wide = f"({self._cast('x', 'xp.float32')} for x in (query, key, value))"
+        wide = f"({self.cast('x', 'xp.float32')} for x in (query, key, value))"
         return ["narrow = query.dtype", f"query, key, value = {wide}"]
-
-    def _cast(self, x: str, dtype: str) -> str:
-        return f"{x}.{'to' if self.b.arrays == 'torch' else 'astype'}({dtype})"
 
     def _key_heads(self) -> list[str]:
         """The head of keys, and that of values, of each query head."""
         return [re.sub(r"\bn\b", "xp.arange(N)", x) for x in heads_of(self.a.how["heads"])]
 
-    def _call(self) -> str:
+    def _call(self) -> list[str]:
         b = self.b
         if self.lse and b.options["return_lse"].name:
-            self.words[b.options["return_lse"].name] = "True"
-        if self.loops:
-            return self._looped()
-        pack, _, axis = b.pack.partition(" ")
+            self.words[b.options["return_lse"].name] = self.lse.name or "True"
         into = INTO[b.layout] if self.canonical else "{x}"
-        arrays = b.order if into == "{x}" else f"*({into.format(x='x')} for x in ({b.order}))"
+        words = [f"{k}={x}" for k, x in self.words.items()]
+        if self.loops:
+            return self._looped(into, words)
+        pack, _, axis = b.pack.partition(" ")
+        parts = [into.format(x=x) for x in b.order.split(", ")]
         if pack:
-            parts = [into.format(x=x) for x in b.order.split(", ")]
-            alone = parts[:1] if pack == "kv" else []
-            arrays = ", ".join([*alone, f"{joining(axis)}([{', '.join(parts[len(alone) :])}], {axis})"])
+            alone, join = parts[: pack == "kv"], "concatenate" if axis == "-1" else "stack"
+            arrays = [*alone, f"xp.{join}([{', '.join(parts[len(alone) :])}], {axis})"]
         elif b.by_name:
-            arrays = ", ".join(f"{k}={into.format(x=x)}" for k, x in zip(b.by_name, b.order.split(", "), strict=True))
-        given = ", ".join([arrays, *(f"{k}={x}" for k, x in self.words.items())])
-        always = b.options.get("return_lse")
-        rest = "[0]" if b.first or (always and not always.name and not self.lse) else ""
-        call = f"fn({given}<rest>)"
-        if b.container:
-            call, rest = f"[*{b.container.replace('found', call)}]", rest or "[0]" * (not self.lse)
-        return f"{'out, lse' if self.lse else 'out'} = {call}{rest}"
+            arrays = [f"{k}={x}" for k, x in zip(b.by_name, parts, strict=True)]
+        else:
+            arrays = [b.order if into == "{x}" else f"*({into.format(x='x')} for x in ({b.order}))"]
+        call = f"fn({', '.join([*arrays, *words, *['**options'] * self.maybe])})"
+        if not (b.container or self.lse):
+            return [f"out = {call}"]
+        return [f"found = {self._parts(call)}", "out = found[0] if isinstance(found, (tuple, list)) else found"]
 
-    def _looped(self) -> str:
+    def _parts(self, found: str) -> str:
+        """A result, or what it has in it."""
+        return found if self.b.container in ("", PERHAPS) else f"[*{self.b.container.replace('found', found)}]"
+
+    def _looped(self, into: str, words: list[str]) -> list[str]:
         """A call for each text, or each head, where ``b`` has no such axis."""
-        b = self.b
-        index = {"B": "b", "N": ":, n", "BN": "b, n"}["".join(self.loops)]
+        b, index = self.b, {"B": "b", "N": ":, n", "BN": "b, n"}["".join(self.loops)]
         at = {"b": "x[b % len(x)]", "b, n": "x[b % len(x), n % x.shape[1]]", ":, n": "x[:, n % x.shape[1]]"}[index]
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
         names = [f"{name}=" for name in b.by_name] or [""] * 3
-        each = zip(names, b.order.split(", "), strict=True)
-        arrays = ", ".join(name + INTO[b.layout].format(x=f"{x}[{index}]") for name, x in each)
-        words = ", ".join(f"{k!r}: {x}" for k, x in self.words.items())
-        lines = [f"options |= {{{words}}}"] if words else []
-        given = f"**{{k: {at} if getattr(x, 'ndim', 0) else x for k, x in options.items()}}"
-        lines.append(f"rows = [fn({arrays}, {given}){'[0]' * b.first} {loop}]")
+        each_of = zip(names, b.order.split(", "), strict=True)
+        arrays = [name + into.format(x=f"{x}[{index}]") for name, x in each_of]
+        each = f"**{{k: {at} if getattr(x, 'ndim', 0) else x for k, x in options.items()}}"
+        call = f"fn({', '.join([*arrays, *words, *[each] * self.maybe])})"
+        lines = [f"rows = [{call} {loop}]"]
+        if b.container:
+            lines[0] = f"rows = [{self._parts(call)} {loop}]"
+            lines += ["rows = [x[0] if isinstance(x, (tuple, list)) else x for x in rows]"]
         lines += ["rows = [x.swapaxes(0, 1) for x in rows]"] if b.layout == "TND" else []
         whole = ".reshape(B, N, T, -1)" if len(self.loops) == 2 else ""
         self.lse = None
-        return "\n".join([*lines, f"out = xp.stack(rows, {1 if index == ':, n' else 0}){whole}"])
+        return [*lines, f"out = xp.stack(rows, {1 if index == ':, n' else 0}){whole}"]
 
     def _answer(self) -> list[str]:
         lines, out = [], "out"
@@ -146,8 +148,9 @@ class _Adapter(Keywords):
         lines += self._narrowed()
         if not self.lse:
             return [*lines, f"return {out}"]
-        asked = self.lse.name
-        return [*lines, *self._logs(), f"return ({out}, lse) if {asked} else {out}" if asked else f"return {out}, lse"]
+        asked, lse = self.lse.name, self._log()
+        lines += ["largest = xp.amax(scores, -1)"] * ("largest" in lse)
+        return [*lines, f"return ({out}, {lse}) if {asked} else {out}" if asked else f"return {out}, {lse}"]
 
     def _filled(self) -> str:
         how, some = self.a.how["empty"], "allowed.any(-1)[..., None]"
@@ -163,21 +166,21 @@ class _Adapter(Keywords):
             return []
         clear = UNKNOWN not in (one["softmax"], other["softmax"])
         if clear and one["softmax"] != other["softmax"] and one["out"] == "of the query":
-            return [f"out = {self._cast('out', 'narrow')}"]
+            return [f"out = {self.cast('out', 'narrow')}"]
         if one["out"] == other["out"]:
             return []
-        return [f"out = {self._cast('out', 'query.dtype' if one['out'] == 'of the query' else 'xp.' + one['out'])}"]
+        return [f"out = {self.cast('out', 'query.dtype' if one['out'] == 'of the query' else 'xp.' + one['out'])}"]
 
-    def _logs(self) -> list[str]:
+    def _log(self) -> str:
+        """The log-sum-exp of ``a``, by the second result."""
         a, b = self.a, self.b
         one, other = (OPTIONS["return_lse"].kinds[x.options["return_lse"].form][0] for x in (a, b))
-        lines, x = [], other.format(x="lse")
+        if (a.how["lse"], one, self.unlike) == (b.how["lse"], other, False):
+            return "found[1]"
+        x = other.format(x="found[1]")
         if a.how["lse"] != b.how["lse"]:
-            lines += ["largest = xp.amax(scores, -1)"] if NO_MAXIMUM in (a.how["lse"], b.how["lse"]) else []
             natural = {"base e": "{x}", "base 2": f"{{x}} * {LN_2}", NO_MAXIMUM: "({x} + largest)"}[b.how["lse"]]
             x = LSE[a.how["lse"]].format(x=natural.format(x=x))
-        elif one == other and not self.unlike:
-            return []
         if self.unlike:
             x = f"xp.where(allowed.any(-1), {x}, float({a.how['empty_lse']!r}))"
-        return [*lines, f"lse = {one.format(x=x if one == '{x}' else f'({x})')}"]
+        return one.format(x=x if one == "{x}" else f"({x})")

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against.completing import BEGINS, LONGEST, WHOLE
 from ..against.describing import OF_PLAIN
 from ..against.forms import LAW, Form, Option
-from ..against.options import MASKED, MASKING, NUMBER
+from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE
 from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
 from . import fitting

@@ -11,7 +11,7 @@ from attendax.legible import did_you_mean
 from ..adapters.implementation import PROTOCOL_TRAITS
 from ..against.forms import LAW, Form, Option
 from ..against.options import LAYOUTS, OPTIONS, REACH, SIDES, WIDE, first_kind
-from ..against.remote import Function
+from ..against.remote import PERHAPS, Function
 from ..conventions.table import DECLARED, TABLE
 from .contract import Contract
 
@@ -124,8 +124,8 @@ def stated(fn: Function, pinned: Mapping[str, Mapping[str, Any]]) -> Contract:
     how = {axis: x for axis, x in means.items() if axis in LAW}
     form = Form(
         fn.path, called.get("arrays") or fn.kind(), called["layout"], called.get("order", Form().order),
-        called.get("pack", ""), called.get("returns", ""), fn.container(), called.get("first_of_several", False),
-        options, {**LAW, **how}, {}, called.get("grouped_heads", False),
+        called.get("pack", ""), called.get("returns", ""), fn.container() or PERHAPS,
+        called.get("first_of_several", False), options, {**LAW, **how}, {}, called.get("grouped_heads", False),
         called.get("heads", ""), {**fn.meant, **pinned["required"]}, fn.by_name, fn.by_position,
         means.get("mask_word", ""), fn.defaults,
     )  # fmt: skip
