@@ -1,6 +1,6 @@
 """Parameters that no case of `attendax check` asks for, and whose meaning is tried all the same."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,12 @@ from ..against.asking import TOLERANCE, Answer, Probe, Subject, arrays, distance
 from ..against.forms import Form, Option
 from ..against.remote import Function
 
-ALIBI = "alibi_slopes", "slopes"
-QUERY_LENGTHS = "query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"
-HEAD_MASK = "head_mask", "layer_head_mask"
 HOOKS = "op", "module", "promote_dtype", "preferred_element_type"  # of xformers, Flax and JAX
-SLOPES: dict[str, Callable[[int, int, np.ndarray, np.ndarray], np.ndarray]] = {  # a bias for each slope
-    "-slope · |i + S - T - j|": lambda T, S, i, j: -abs(i + S - T - j),
-    "-slope · |i - j|": lambda T, S, i, j: -abs(i - j),
-    "slope · j": lambda T, S, i, j: j + 0 * i,
-}
-Ask = Callable[[Form, Probe], Answer]
+Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without
+Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
 
 
-def words(fn: Function, ask: Ask, form: Form, sizes: tuple[int, ...], name: str) -> str:
+def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str) -> str:
     """Words for the meaning of a parameter, that calls have confirmed; empty if none is known.
 
     Args:
@@ -32,61 +25,46 @@ def words(fn: Function, ask: Ask, form: Form, sizes: tuple[int, ...], name: str)
         sizes: B, N, T, S, D, V.
         name: of the parameter.
     """
-    plain = form.keeping(x for x in form.options if not form.options[x].name)
     if name in HOOKS:
         return "left as it is, not tested"
-    if name in ALIBI:
-        return _slopes(fn, ask, plain, sizes, name)
-    if name in QUERY_LENGTHS:
-        return _lengths(fn, ask, plain, sizes, name)
-    return _heads(fn, ask, plain, sizes, name) if name in HEAD_MASK else ""
-
-
-def _given(form: Form, sizes: tuple[int, ...], name: str, x: np.ndarray) -> tuple[Form, Probe]:
-    """The form with a keyword that is given as it is, and a probe with it."""
-    key = forms.GIVEN + name
-    return form.offering(key, Option(name, "")), Probe(arrays(sizes), {key: x})
-
-
-def _found(ask: Ask, form: Form, sizes: tuple[int, ...], name: str, values: Iterator[Any]) -> Iterator[Answer]:
-    """The answers of the calls that it takes."""
-    for x in values:
-        if found := ask(*_given(form, sizes, name, x)):
-            yield found
-
-
-def _slopes(fn: Function, ask: Ask, form: Form, sizes: tuple[int, ...], name: str) -> str:
-    B, N, T, S = sizes[:4]
-    slopes = (2.0 ** -np.arange(1, N + 1)).astype(np.float32)
-    shapes = iter((slopes, np.tile(slopes, (B, 1)), slopes[:, None, None]))
-    found = next(_found(ask, form, sizes, name, shapes), None)
-    if not found:
+    if name not in ASIDES:
         return ""
-    with_bias, i, j = form.offering("bias", Option("bias", "BNTS")), np.arange(T)[:, None], np.arange(S)
-    for text, line in SLOPES.items():
-        bias = np.broadcast_to(slopes[:, None, None] * line(T, S, i, j), (B, N, T, S)).astype(np.float32)
-        right = Subject(fn, with_bias).right(Probe(arrays(sizes), {"bias": bias}))
-        if distance(found[:1], right[:1]) <= TOLERANCE:
-            return f"ALiBi, adds {text}"
-    return ""
+    plain = form.keeping(x for x in form.options if not form.options[x].name)
+    given = plain.offering(forms.GIVEN + name, Option(name))
+
+    def right(**options: Any) -> np.ndarray:
+        asked = plain.offering("bias", Option("bias", "BNTS")) if options else plain
+        return Subject(fn, asked).right(Probe(arrays(sizes), options))[0]
+
+    values, rights = ASIDES[name](right, *sizes[:4])
+    answers = (ask(given, Probe(arrays(sizes), {forms.GIVEN + name: x})) for x in values)
+    found = next(filter(None, answers), None)
+    near = (x for x, y in rights.items() if found and distance(found[:1], (y,), some=True) <= TOLERANCE)
+    return next(near, "")
 
 
-def _lengths(fn: Function, ask: Ask, form: Form, sizes: tuple[int, ...], name: str) -> str:
-    B, T = sizes[0], sizes[2]
+def _slopes(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    slopes, i, j = (2.0 ** -np.arange(1, N + 1)).astype(np.float32), np.arange(T)[:, None], np.arange(S)
+    lines = {"-slope · |i + S - T - j|": -abs(i + S - T - j), "-slope · |i - j|": -abs(i - j), "slope · j": j + 0 * i}
+    biases = {text: np.broadcast_to(slopes[:, None, None] * x, (B, N, T, S)) for text, x in lines.items()}
+    rights = {f"ALiBi, adds {text}": right(bias=x.astype(np.float32)) for text, x in biases.items()}
+    return [slopes, np.tile(slopes, (B, 1)), slopes[:, None, None]], rights
+
+
+def _lengths(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     lengths = np.resize([T - 1, T], B).astype(np.int32)
-    found = next(_found(ask, form, sizes, name, iter((lengths,))), None)
-    right = Subject(fn, form).right(Probe(arrays(sizes), {}))
-    behind = (np.arange(T) >= lengths[:, None])[:, None, :, None]
-    if not found or distance((np.where(behind, 0, found[0]),), (np.where(behind, 0, right[0]),)) > TOLERANCE:
-        return ""
-    return "lengths of queries; what those behind get was not tested"
+    behind = (np.arange(T) >= lengths[:, None])[:, None, :, None]  # where any number is right
+    return [lengths], {"lengths of queries; what those behind get was not tested": np.where(behind, np.nan, right())}
 
 
-def _heads(fn: Function, ask: Ask, form: Form, sizes: tuple[int, ...], name: str) -> str:
-    N = sizes[1]
+def _factors(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     factors = (np.arange(N) % 2).astype(np.float32)
-    found = next(
-        _found(ask, form, sizes, name, iter((factors, factors[:, None, None], factors[None, :, None, None]))), None
-    )
-    right = Subject(fn, form).right(Probe(arrays(sizes), {}))[0] * factors[:, None, None]
-    return "a factor for each head" if found and distance(found[:1], (right,)) <= TOLERANCE else ""
+    shapes = [factors, factors[:, None, None], factors[None, :, None, None]]
+    return shapes, {"a factor for each head": right() * factors[:, None, None]}
+
+
+ASIDES: dict[str, Callable[..., Tried]] = {
+    **dict.fromkeys(("alibi_slopes", "slopes"), _slopes),
+    **dict.fromkeys(("query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"), _lengths),
+    **dict.fromkeys(("head_mask", "layer_head_mask"), _factors),
+}
