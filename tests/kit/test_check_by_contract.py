@@ -332,6 +332,7 @@ OPEN = {
     "mystery": "slope",
     "nanogpt": "causal whatever",
     "neo": "causal whatever",
+    "neox": "causal whatever",
     "t5": "not scaled",
     "keras": "scaled",
 }

@@ -38,6 +38,15 @@ def neo(query, key, value, attention_mask=None):
     return s.softmax(-1) @ value, s
 
 
+def neox(query, key, value, attention_mask=None):
+    """GPT-NeoX: later keys are hidden by a finite number, those of a mask by -inf."""
+    s = query @ key.mT * query.shape[-1] ** -0.5
+    s = torch.where(
+        torch.ones(s.shape[-2:], dtype=torch.bool).tril(s.shape[-1] - s.shape[-2]), s, torch.finfo(s.dtype).min
+    )
+    return (s if attention_mask is None else s + attention_mask).softmax(-1) @ value
+
+
 def whisper(self, q, k, v, mask=None):
     """A method of merged heads; a mask (T, S) is cut to as many keys as queries, and added."""
     q, k, v = (x.view(*x.shape[:2], self.n_head, -1).transpose(1, 2) for x in (q, k, v))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..conventions.form import factor_of, scale_of_first, solved
-from ..conventions.table import IGNORED, INSTEAD, SEES_ALL, TABLE
+from ..conventions.table import IGNORED, INSTEAD, SEES_ALL, SEES_LATER, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
@@ -466,6 +466,10 @@ class Describing:
             return form, None
         found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
         found = found or self._settled([form.but(empty=SEES_ALL)], [probe._replace(scores=(FILL,))])
+        if "mask" in probe.options and form.how["always"]:  # a mask may leave keys that causal hides
+            mask = probe.options["mask"] | True
+            mask[..., : 1 + max(S - self.sizes[2], 0)] = False
+            found = self._settled([form.but(empty=SEES_LATER)], [probe, self._probe({"mask": mask})]) or found
         is_law = all(form.how[x] == LAW[x] for x in (*OF_PLAIN, *{AXIS[x] for x in probe.options} - {"window"}))
         if not found and is_law and {"mask", "key_lengths", "segments"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from ..conventions.table import DECLARED, SEES_ALL
+from ..conventions.table import DECLARED, OF_KEYS
 from .forms import (
     AS_THEY_ARE,
     FREE,
@@ -68,7 +68,7 @@ class Keywords:
             raise NoAdapter("B clips the scores, and those that it would be given")
         self.unlike |= self.own_scores and self._empties_lse()  # a row of scores that are all LEAST has a finite one
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
-        self.fills = a.how["empty"] not in (scores, SEES_ALL) and bool(MASKED & set(a.options))
+        self.fills = a.how["empty"] not in (scores, *OF_KEYS) and bool(MASKED & set(a.options))
         self.empties = self.fills or self.unlike
         same = (a.layout, a.outcome, a.order) == (b.layout, b.outcome, b.order) and not (a.pack or b.pack)
         plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes

@@ -14,7 +14,7 @@ import numpy as np
 from ..cases.case import Inputs, Leaves
 from .form import LAW, Form, law
 from .parts import of_scores
-from .table import ASKS, DECLARED, SLOPES
+from .table import ASKS, DECLARED, SEES_LATER, SLOPES
 
 MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
 
@@ -83,6 +83,9 @@ class Steps:
         known["mask"] = of_scores(options["mask"]) if options.get("mask") is not None else None
         asked = [axis for axis in MASKING if any(is_given(options.get(name)) for name in ASKS[axis])]
         by_axis = {axis: self.line(axis) for axis in asked}
+        known["by_mask"] = self._all({axis: x for axis, x in by_axis.items() if axis == "mask"})
+        if self.bias is not None:
+            known["by_mask"] = known["by_mask"] & (self.bias != -np.inf)
         known["either"] = functools.partial(self._either, by_axis)
         known["in_place"] = functools.partial(self._in_place, by_axis)
         seen = self.line("joins", seen=self._all(by_axis))
@@ -191,6 +194,8 @@ class Steps:
         found = self._through_the_steps(ds, kept)
         if empty.any() and self.form.value("empty") == DECLARED["mean"]:
             p = np.where(empty, 1 / max(self.known["S"], 1), p)
+        if empty.any() and self.form.value("empty") == SEES_LATER:
+            p = np.where(empty, softmax(np.where(self.known["by_mask"], 0, -np.inf)), p)
         found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, "values")
         found["key"], found["value"] = self.line("gradients", keys=found["key"], values=found["value"])
         found["sinks"] = of_sinks.sum((0, 2, 3)) if self.sinks.ndim else of_sinks

@@ -13,7 +13,7 @@ KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
 WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
-SEES_ALL = "attention to all keys"
+SEES_ALL, SEES_LATER = OF_KEYS = "attention to all keys", "the mean of later keys"  # of a query without any key
 LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
@@ -311,6 +311,9 @@ TABLE: dict[str, Axis] = {
             "a finite number for masked scores, as in jax.nn.dot_product_attention"),
         SEES_ALL: Line("softmax(without('mask')) @ v", "a query without any key sees all keys", "", CONVENTION,
             "a finite number is added where masked, as in BERT, modeling.py"),
+        SEES_LATER: Line("softmax(np.where(by_mask, 0, -np.inf)) @ v / by_mask.any(-1, keepdims=True)",
+            "a query whose own keys are all masked gets the mean of later keys", "", CONVENTION,
+            "a finite number where causal hides, as in GPT-NeoX, and a mask of -inf"),
         "NaN": Line("np.nan", "a query without any key gets NaN", EXPECT, CONVENTION,
             "a softmax of -inf, as in torch.nn.MultiheadAttention"),
     },
