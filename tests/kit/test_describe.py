@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+import stated
 from attendax import cli
 from attendax.conformance import Verdict, check
 from attendax.conformance.against import remote
@@ -134,10 +135,8 @@ def test_under_its_adapter_the_function_is_right(tmp_path, module, name):
     names = {"__name__": "adapter"}
     exec(contract.adapter(), names)
     ends, mean = contract.means("causal") == "aligned to the end", contract.means("empty") == "the mean of the values"
-    report = check(
-        names["adapted"], level="forward", seed=0, budget=0, only="causal", in_process=True, backward=None,
-        causal="end" if ends else "start", empty_rows="mean" if mean else "zero",
-    )  # fmt: skip
+    means = {"causal": "end" if ends else "start", "empty_rows": "mean" if mean else "zero"}
+    report = stated.check(names["adapted"], level="forward", seed=0, budget=0, only="causal", in_process=True, **means)
     assert not report.failures, str(report)
 
 

@@ -312,7 +312,7 @@ ZERO_BIASES = "xp.zeros((B, N, T, S))", "xp.zeros((B * N, 1, S))", "xp.zeros((B,
 
 
 class Completed(NamedTuple):
-    """The parameters of a function, of which those that are no arrays have a value."""
+    """Parameters of a function; those that are not arrays have a value."""
 
     required: list[str]  # the arrays, and the number of heads
     meant: Mapping[str, str]  # Python, by name

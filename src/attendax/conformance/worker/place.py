@@ -156,9 +156,6 @@ def here(
         return made if made.recorded else _first_that_runs([made], how, trying)
     path = fn if isinstance(fn, str) else None
     backward = resolve(backward) if isinstance(backward, str) else backward
-    if fit and backward:
-        said = "gradients by hand are called by the protocol, and the function is called in its own way"
-        raise Unusable(f"check: {name or path}: {said}; write both by the protocol")
     if fit:
         made = fitted(fit, str(name or path or name_of(fn)), str(arrays), None if path else fn)
         return dataclasses.replace(_overridden(made, None, None, settings), layout=layout)
@@ -205,6 +202,9 @@ def fitted(text: str, name: str, arrays: str, fn: Any = None) -> Implementation:
     """The function ``adapted`` of a text, which has the import of what it calls, or calls ``fn``."""
     names: dict[str, Any] = {"__name__": "adapter", "fn": fn}
     exec(compile(text, "adapter.py", "exec"), names)
+    if getattr(names["fn"], "backward", None):
+        said = "gradients by hand are called by the protocol, and the function is called in its own way"
+        raise Unusable(f"check: {name}: {said}; write both by the protocol")
     source = "\n".join([*[import_line(fn)] * (fn is not None), text, "attend = adapted"])
     return Implementation(names["adapted"], name, arrays, source=source, lacks=dict(RANK_4))
 
