@@ -191,18 +191,21 @@ class Steps:
             unit = self.line("lse", lse=1.0, largest=0.0) - self.line("lse", lse=0.0, largest=0.0)
             dlse = unit * np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)
             ds, of_sinks = (x + self.line("through_lse", x=y * dlse) for x, y in ((ds, p), (of_sinks, share)))
-        found = self._through_the_steps(ds, kept)
+        later: Any = 0.0
+        if empty.any() and self.form.value("empty") == SEES_LATER:
+            even = softmax(np.where(self.known["by_mask"], 0, -np.inf))
+            later = np.where(empty, even * (dp - (even * dp).sum(-1, keepdims=True)), 0)
+            p = np.where(empty, even, p)
+        found = self._through_the_steps(ds, kept, later)
         if empty.any() and self.form.value("empty") == DECLARED["mean"]:
             p = np.where(empty, 1 / max(self.known["S"], 1), p)
-        if empty.any() and self.form.value("empty") == SEES_LATER:
-            p = np.where(empty, softmax(np.where(self.known["by_mask"], 0, -np.inf)), p)
         found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, "values")
         found["key"], found["value"] = self.line("gradients", keys=found["key"], values=found["value"])
         found["sinks"] = of_sinks.sum((0, 2, 3)) if self.sinks.ndim else of_sinks
         return {f"grad {name}": found[name].reshape(x.shape) for name, x in self.inputs.arrays.items()}
 
-    def _through_the_steps(self, ds: np.ndarray, kept: list[tuple[str, np.ndarray]]) -> Leaves:
-        """The gradients of queries, keys and bias, of that of the scores."""
+    def _through_the_steps(self, ds: np.ndarray, kept: list[tuple[str, np.ndarray]], later: Any) -> Leaves:
+        """The gradients of queries, keys and bias, of that of the scores; that of ``later`` keys goes to the bias."""
         found, scaled = {}, False
         for step, s in reversed(kept):
             if step == "mask" and self.form == LAW:
@@ -212,7 +215,7 @@ class Steps:
                 with np.errstate(invalid="ignore"):
                     ds = ds * np.nan_to_num(one - zero)
             elif step == "bias" and self.bias is not None:
-                found["bias"] = self._of_bias(ds * self.scale if scaled else ds)
+                found["bias"] = self._of_bias(later + (ds * self.scale if scaled else ds))
             elif step == "softcap" and self.cap is not None:
                 slope = eval(_compiled(SLOPES[self.form.line("softcap").text]), self.known | {"s": s})
                 ds = ds * self.line("slope", slope=slope)

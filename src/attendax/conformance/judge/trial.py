@@ -99,10 +99,8 @@ class Trial:
     def by_convention(self, empty: str = "") -> Leaves:
         """Right results by all that is declared; a query without any key may get something else."""
         empty = empty or self.declared.value("empty")
-        if empty == SEES_LATER:  # which tells keys that causal hides from those of a mask
-            return self.by(self.declared.but(empty=empty))
         form = self.computing.but(empty=empty)
-        return self.expected() if empty == law("empty") else self.by(form, inputs=self.meant())
+        return self.expected() if empty in (law("empty"), SEES_LATER) else self.by(form, inputs=self.meant())
 
     def by(self, form: Form, saved: Form | None = None, inputs: Inputs | None = None) -> Leaves:
         """Results of a function of a form; the lse of a row without any key is what was got, where only L5 says it."""
@@ -125,6 +123,8 @@ class Trial:
             return _expected[key]
         with np.errstate(all="ignore"):
             form, direction = self.computing, self.case.direction
+            if form.value("empty") == SEES_LATER:  # keys that causal hides are not those of a mask
+                meant, form = inputs or self.inputs, self.declared
             found = right.by_form(meant, direction, form) if form.off else right.leaves(meant, direction)
         if key and _size_of(found) > LARGE:
             for other in [k for k, x in _expected.items() if _size_of(x) > LARGE]:
