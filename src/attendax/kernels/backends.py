@@ -138,8 +138,13 @@ def placed(plan: Plan, context: LoweringRuleContext, platform: str = "cpu") -> P
 def _is_divisible(axis_context: object, platform: str) -> bool:
     """Tell whether ``custom_partitioning`` may divide: not beside a ``shard_map``, nor under the older partitioner."""
     by_shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
-    alone = platform == "cpu" and not isinstance(axis_context, mlir.SPMDAxisContext)
-    return alone and by_shardy and len(jax.devices("cpu")) >= devices_of(axis_context)
+    alone = platform in ("cpu", "cuda") and not isinstance(axis_context, mlir.SPMDAxisContext)
+    return alone and by_shardy and len(_devices(platform)) >= devices_of(axis_context)
+
+
+def _devices(platform: str) -> list[jax.Device]:
+    """The devices of a platform; those of a CPU in a program for CUDA that is lowered where JAX finds no GPU."""
+    return jax.devices() if platform == default_platform() else jax.devices("cpu")
 
 
 def counted(context: LoweringRuleContext, plan: Plan) -> LoweringRuleContext:
@@ -151,7 +156,7 @@ def counted(context: LoweringRuleContext, plan: Plan) -> LoweringRuleContext:
     axes: Any = module.axis_context
     if not plan.divisible or axes.device_assignment:
         return context
-    axes = dataclasses.replace(axes, device_assignment=tuple(jax.devices("cpu")[: plan.devices]))
+    axes = dataclasses.replace(axes, device_assignment=tuple(_devices(plan.platform)[: plan.devices]))
     return context.replace(module_context=module.replace(axis_context=axes))
 
 

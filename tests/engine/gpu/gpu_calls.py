@@ -116,18 +116,17 @@ def in_interpreter(kernels=None):
 
     kernels = kernels or the_kernels()
 
-    def run(program, arrays):
+    def called(program, given):
         types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in program.results.values()]
 
         def callback(*given):
             given = dict(zip(program.given, map(np.asarray, given), strict=True))
             return list(interpreted.run(kernels, program, given).values())
 
-        found = jax.pure_callback(callback, types, *(arrays[name] for name in program.given))
-        return dict(zip(program.results, found, strict=True))
+        return jax.pure_callback(callback, types, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "_run", run)
+        patch.setattr(gpu, "_called", called)
         stand_in(patch)
         jax.clear_caches()
         yield
@@ -140,10 +139,19 @@ def stand_in(patch):
     patch.setattr(compiled, "why_not", lambda: "")
     patch.setattr(compiled, "target", lambda: TINY)
     patch.setattr(launches, "WIDTHS", WIDTHS)
+    patch.setattr(launches, "PART", 32)
     tiles = {kernel: (launches.Tiles(16, 16, 4, 1),) * len(WIDTHS) for kernel in KERNELS}
     for size in (2, 4):
         patch.setitem(launches.TILES, (TINY, size), tiles)
         patch.setitem(launches.TILES_OF_MODIFIED, size, tiles)
+
+
+@contextlib.contextmanager
+def parts_in_one_block(holds):
+    """Whether one block adds all parts of the keys; else each part has a block of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launches, "FEW", 0 if holds else 2**30)
+        yield
 
 
 KERNELS = "forward", "gradient_of_query", "gradients_of_keys", "gradient_of_bias"

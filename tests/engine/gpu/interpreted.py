@@ -41,7 +41,8 @@ def _wide(x):
 def _dot(self, a, b, d, input_precision, max_num_imprecise_acc):
     one, other = (_wide(x).astype(np.float32) for x in (a, b))
     found = d.data
-    parts = _in_tf32(one, other) if a.dtype == b.dtype == tl.float32 else [(one, other)]
+    in_parts = a.dtype == b.dtype == tl.float32 and "TF32" in str(input_precision)
+    parts = _in_tf32(one, other) if in_parts else [(one, other)]
     for pair in parts[-1:] if str(input_precision).endswith("TF32") else parts:
         found = _added(found, *pair)
     return interpreter.TensorHandle(found, d.dtype.scalar)
@@ -128,10 +129,10 @@ def launch(kernels, launch, addresses):
 def run(kernels, program, arrays):
     """The results of a program over arrays; they begin as NaN, so that what is not written is seen."""
     results = {}
-    for name, (shape, dtype) in program.results.items():
+    for name, (shape, dtype) in (program.results | program.inner).items():
         results[name] = np.full(shape, np.nan if "float" in dtype else 77, DTYPES[dtype])
     have = {name: np.ascontiguousarray(x) for name, x in (arrays | results).items()}
     for each in program.launches:
         assert all(have[name].dtype == DTYPES[each.type_of(name)] for name in each.arrays)
         launch(kernels, each, [have[name].ctypes.data for name in each.arrays])
-    return {name: have[name] for name in results}
+    return {name: have[name] for name in program.results}

@@ -40,7 +40,8 @@ def in_turn():
 def test_results_and_gradients_are_those_of_the_specification(name, dtype):
     options, sizes = calls.options_of(name)
     arrays = calls.arrays_of(dtype, **sizes)
-    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
+    with calls.parts_in_one_block(dtype == "bfloat16"):
+        calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
 
 
 @pytest.mark.law("L6", "gpu")
@@ -87,11 +88,23 @@ def test_l6_scores_of_minus_inf_leave_no_trace(array):
 def test_l6_what_is_hidden_changes_no_bit(dtype):
     mask = masks.causal(4) & masks.padding(np.array([30, 45]))
     arrays = calls.arrays_of(dtype)
-    before = calls.found(arrays, mask=mask)
     _, key, value, *_ = arrays
-    key[0, :, 30:], value[0, :, 30:, 1], value[1, 0, 42:, 2] = np.inf, np.nan, -np.inf
-    for name, one, other in zip(calls.NAMES, before, calls.found(arrays, mask=mask), strict=True):
-        calls.same_bits(one, other, name)
+    with calls.parts_in_one_block(dtype == "bfloat16"):
+        before = calls.found(arrays, mask=mask)
+        key[0, :, 30:], value[0, :, 30:, 1], value[1, 0, 42:, 2] = np.inf, np.nan, -np.inf
+        for name, one, other in zip(calls.NAMES, before, calls.found(arrays, mask=mask), strict=True):
+            calls.same_bits(one, other, name)
+
+
+@pytest.mark.law("L6", "gpu")
+@pytest.mark.parametrize("in_one_block", [False, True])
+@pytest.mark.parametrize("array", ["query", "key", "value"])
+def test_l6_in_the_second_of_three_parts(array, in_one_block):
+    arrays, mask = calls.arrays_of(B=1, T=20, S=90), masks.causal(50)
+    for row, number in ((7, np.nan), (12, -np.inf)):
+        arrays[calls.ARRAYS.index(array)][0, 0, row + 38 * (array != "query"), 3] = number
+    with calls.parts_in_one_block(in_one_block):
+        calls.compare(calls.found(arrays, mask=mask), calls.right(arrays, mask=mask), "bfloat16")
 
 
 @pytest.mark.law("L7", "gpu")
@@ -208,6 +221,24 @@ class TestBits:
         for name, one, other in zip(calls.NAMES[:3], part, of(arrays, slice(0, 37)), strict=True):
             calls.same_bits(one, np.ascontiguousarray(other[:, :, rows]), name)
 
+    @pytest.mark.parametrize("modified", [False, True])
+    def test_of_a_query_that_is_decoded(self, modified):
+        """Over four parts of the keys, each in a block of its own; in the whole call one block adds them all."""
+        query, key, value, dout, dlse = calls.arrays_of(B=1, T=20, S=120)
+        key[0, 0, 118:], value[0, 0, 20] = np.nan, np.inf  # behind the last query, and in front of all windows
+        more = {"score_mod": scores.softcap(2.0)} if modified else {}
+
+        def of(rows, in_one_block):
+            mask = masks.window(75, 0, 98 + rows.start)
+            with calls.parts_in_one_block(in_one_block):
+                arrays = query[:, :, rows], key, value, dout[:, :, rows], dlse[:, :, rows]
+                return calls.found(arrays, mask=mask, **more)[:3]
+
+        whole = of(slice(0, 20), True)
+        for row in (19, 3):
+            for name, one, other in zip(calls.NAMES, of(slice(row, row + 1), False), whole, strict=False):
+                calls.same_bits(one, np.ascontiguousarray(other[:, :, row : row + 1]), name)
+
     def test_of_a_text_alone(self):
         arrays = calls.arrays_of()
         whole, alone = self.found(arrays), self.found([x[1:] for x in arrays])
@@ -273,9 +304,22 @@ class TestDirections:
             wanted = calls.right(arrays, scale=scale)
             calls.compare([np.asarray(out), np.asarray(lse)], wanted[:2], "bfloat16")
 
+    def test_with_an_offset_and_sides_that_are_traced(self):
+        arrays = calls.arrays_of()
+
+        @jax.jit
+        def run(query, key, value, *numbers):
+            mask = masks.window(*numbers)
+            return attention(query, key, value, mask=mask, return_lse=True, implementation="triton")
+
+        numbers = np.array([7, 19]), np.int32(2), np.array([8, -3])  # left, right, offset: for each text or for both
+        wanted = calls.right(arrays, mask=masks.window(*numbers))
+        found = run(*map(jnp.asarray, (*arrays[:3], *numbers)))
+        calls.compare([np.asarray(x) for x in found], wanted[:2], "bfloat16")
+
     def test_what_is_not_wanted_is_not_computed(self, monkeypatch):
-        programs, run = [], gpu._run
-        monkeypatch.setattr(gpu, "_run", lambda *given: programs.append([*given[0].results]) or run(*given))
+        programs, called = [], gpu._called
+        monkeypatch.setattr(gpu, "_called", lambda *given: programs.append([*given[0].results]) or called(*given))
         query, key, value, *_ = map(jnp.asarray, calls.arrays_of(T=5))
         jax.grad(lambda x: attention(x, key, value, implementation="triton").astype(jnp.float32).sum())(query)
-        assert [names[0] for names in programs] == ["out", "dquery"]
+        assert programs == [["out", "row_max", "row_sum", "lse"], ["dquery"]]

@@ -17,7 +17,7 @@ from attendax.kernels.gpu import compiled, launches
 from attendax.kernels.native.library import Library
 from attendax.sharding import in_shard_map as across
 
-FORWARD = ["mark_keys", "forward", "forward"]
+FORWARD = ["mark_keys", "forward", "forward", "join_parts"]  # the keys are two parts
 BACKWARD = ["prepare_rows", "gradient_of_query", "gradient_of_query"]
 OF_KEYS = ["gradients_of_keys", "gradients_of_keys"]
 
@@ -69,9 +69,10 @@ def test_each_launch_gets_its_arrays_and_numbers(gpu):
     assert [one.kernel for one in gpu.launched] == FORWARD
     assert all(seen[name] is True for name in ("query", "key", "value", "factors"))
     assert {one.stream for one in gpu.launched} == {7}
-    assert [one.blocks for one in gpu.launched] == [3 * 2, 3 * 4, 3 * 4]  # tiles of 16: 45 keys, 37 queries
-    assert gpu.launched[1].numbers == (2, 2, 37, 45, 0, 0, 0)
-    assert {(one.threads, one.shared) for one in gpu.launched[1:]} == {(128, fake_gpu.SHARED)}
+    tiles_of_keys, tiles = 3 * 2, 3 * 4  # of 16: 45 keys, 37 queries
+    assert [one.blocks for one in gpu.launched] == [tiles_of_keys, tiles * 2, tiles * 2, tiles]
+    assert gpu.launched[1].numbers == (2, 2, 37, 45, 0, 0, 0, 32, 0, 2, 2, 0)
+    assert {(one.threads, one.shared) for one in gpu.launched[1:3]} == {(128, fake_gpu.SHARED)}
     assert gpu.driver.shared_memory() == fake_gpu.SHARED  # which CUDA gives only if asked
     assert all(one.scratch == [0, 0] for one in gpu.launched)
 
@@ -97,7 +98,7 @@ def test_a_kernel_is_loaded_once_on_each_device(gpu):
     assert gpu.driver.loaded_modules() == before
     gpu.driver.be_on_device(2)
     jax.block_until_ready(attend(*arrays))
-    assert gpu.driver.loaded_modules() == before + 3
+    assert gpu.driver.loaded_modules() == before + 4
 
 
 class TestErrors:
@@ -211,6 +212,14 @@ class TestWhereItCannotRun:
         with pytest.raises(NotImplementedError, match="this call: it is for CUDA; this program is for cpu"):
             jax.jit(attend)(*calls.arrays_of()[:3])
 
+    def test_an_exported_program(self, gpu):
+        """It would carry numbers of kernels that another process has not loaded. Without a name it exports tiles."""
+        query, key, value = map(jnp.asarray, calls.arrays_of(T=5)[:3])
+        with pytest.raises(NotImplementedError, match="an exported program, which runs where the kernels may not be"):
+            jax.export.export(jax.jit(attend))(query, key, value)
+        exported = jax.export.export(jax.jit(attention), platforms=["cuda"])(query, key, value)
+        assert compiled.TARGET not in exported.mlir_module()
+
     def test_a_sequence_on_several_devices(self, gpu, monkeypatch):
         call = checked_call("attention", *calls.arrays_of()[:3], implementation="triton")
         monkeypatch.setattr(across.lax, "axis_size", lambda axis: 2)
@@ -219,7 +228,7 @@ class TestWhereItCannotRun:
 
 
 def test_the_program_for_cuda_calls_the_launcher(package, monkeypatch):
-    """Lowered without a GPU: a forward and, for gradients, two calls more."""
+    """Lowered without a GPU: a forward and, for gradients, one call more."""
     fake_gpu.the_gpu()
     monkeypatch.setattr(cudnn, "capability", lambda: (9, 0))
     shape = jax.ShapeDtypeStruct((2, 8, 1024, 128), jnp.bfloat16)
@@ -232,7 +241,7 @@ def test_the_program_for_cuda_calls_the_launcher(package, monkeypatch):
         return attention(*a, mask=masks.causal(), implementation="triton").astype(jnp.float32).sum()
 
     assert lowered(loss) == 1
-    assert lowered(jax.grad(loss, (0, 1, 2))) == 3
+    assert lowered(jax.grad(loss, (0, 1, 2))) == 2
 
 
 class TestExplain:
@@ -287,10 +296,23 @@ def test_each_kernel_of_a_call_is_one_that_is_compiled():
         names = {launch.name for launch in launches.every_launch(target)}
         for modified in (False, True):
             sizes = launches.Sizes(3, 8, 2, 1000, 777, 128, "float16", target, True, True, True, modified)
-            programs = [sizes.forward(), sizes.gradient_of_query(), sizes.gradients_of_keys()]
-            programs += [sizes.gradient_of_bias((False, True, True, False))] if modified else []
-            for program in programs:
+            of_bias = (False, True, True, False) if modified else None
+            for program in (sizes.forward(), sizes.gradients(True, of_bias)):
                 assert {launch.name for launch in program.launches} <= names
+
+
+def test_long_caches_of_few_queries_are_added_in_parts():
+    """At a time, each by blocks of its own; of many queries one after the other. Memory is there for their sums."""
+    few, many = (launches.Sizes(1, 8, 2, T, 3 * launches.PART + 1, 128, "bfloat16", "sm_90") for T in (1, 5000))
+    one = few._replace(S=launches.PART)
+    names = {sizes: [x.kernel for x in sizes.forward().launches[1:]] for sizes in (one, few, many)}
+    part = ["forward"] * 2
+    assert names == {one: part, few: [*part, "join_parts"], many: [*part, *[*part, "join_parts"] * 3]}
+    assert [sizes.forward().launches[1].blocks for sizes in (one, few, many)] == [8, 32, 320]
+    shapes = [sizes.forward().inner["sums"][0] for sizes in (one, few, many)]
+    assert shapes == [(1,) * 5, (1, 8, 4, 1, 128), (1, 8, 2, 5000, 128)]
+    for tables in (*launches.TILES.values(), *launches.TILES_OF_MODIFIED.values()):
+        assert all(launches.PART % tiles.keys == 0 for tiles in tables["forward"])
 
 
 def test_nothing_but_the_build_imports_triton():

@@ -18,6 +18,7 @@ POISON = tests.test_l6_who_sees_what_is_not_finite_gets_nan_and_no_other
 TRACELESS = tests.test_l6_scores_of_minus_inf_leave_no_trace
 HIDDEN = tests.test_l6_what_is_hidden_changes_no_bit
 CHUNK = tests.TestBits().test_of_a_chunk_over_a_cache_with_nan_behind
+DECODED = tests.TestBits().test_of_a_query_that_is_decoded
 MODIFIED = tests.test_l6_of_modified_scores
 OVERFLOW = tests.test_l7_products_beyond_float32_are_nan_after_a_softcap
 B16 = "bfloat16"
@@ -47,7 +48,7 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
     "gradients of scores are rounded to float16": (
         "if x.dtype == tl.float16:", "if x.dtype == tl.float64:", tests.test_gradients_of_scores_beyond_float16, ()),
     "products of float32 are in TF32": (
-        'tl.trans(other), input_precision="tf32x3"', 'tl.trans(other), input_precision="tf32"',
+        'input_precision="ieee" if MODIFIED else "tf32x3"', 'input_precision="tf32"',
         NUMBERS, ("plain", "float32")),
     "the mask is that of the first text": (
         "return b * by_text * (1 + by_head * (N - 1)) + n * by_head", "return n * by_head", NUMBERS, ("lengths", B16)),
@@ -68,7 +69,7 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         "            live = share > 0.0\n            q, do =", "            live = share > 0.0\n            _, _ =",
         POISON, ("a window", "query", np.nan)),
     "tiles begin where a row does": (
-        "tl.min(tl.where(first < last, first, S)) // BLOCK * BLOCK", "tl.min(tl.where(first < last, first, S))",
+        "tl.min(tl.where(first < last, first, high)) // BLOCK * BLOCK", "tl.min(tl.where(first < last, first, high))",
         CHUNK, (slice(13, 30),)),
     "the scores pass a softcap with their gradient": ("derivative = 1.0 - t * t", "derivative = t - t + 1.0",
         NUMBERS, ("softcap", B16)),
@@ -99,6 +100,19 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         "", NUMBERS, ("dropout", B16)),
     "the mask of the first head": ("+ plane(b, head % N, N, seen_b, seen_n) * T * 4, (0, 0, 0)",
         "+ plane(b, 0, N, seen_b, seen_n) * T * 4, (0, 0, 0)", NUMBERS, ("a window for each head", B16)),
+    "sums of two parts have different maxima": (
+        "return acc * shrink[:, None] + other_acc * other[:, None]", "return acc * shrink[:, None] + other_acc",
+        NUMBERS, ("causal", B16)),
+    "the sums of a part replace those before": (
+        "= joined(acc, row_sum, row_max, other, other_sum, other_max)", "= other, other_sum, other_max",
+        NUMBERS, ("plain", B16)),
+    "the last part is not joined": ("for _ in range(1, slots)", "for _ in range(2, slots)",
+        NUMBERS, ("plain", "float16")),
+    "each part has the keys of the first": (
+        "low = (from_part + number) * part", "low = 0 * part", NUMBERS, ("plain", "float16")),
+    "parts begin where a row does": (
+        "low = (from_part + number) * part", "low = (from_part + number) * part + tl.max(first) // BLOCK_N * BLOCK_N",
+        DECODED, (False,)),
     "the mark of the last tile of keys is not looked at": (
         "tl.cdiv(end, BLOCK_N))) == 0", "end // BLOCK_N)) == 0",
         TRACELESS, ("key",)),
@@ -111,6 +125,6 @@ def test_each_mistake_is_noticed(name, tmp_path):
     texts = {file: (compiled.HERE / file).read_text("utf-8") for file in compiled.SOURCES[:-1]}
     changed = {file: text.replace(right, wrong) for file, text in texts.items() if right in text}
     assert len(changed) == 1
-    bits = interpreted.in_order() if test == CHUNK else interpreted.contextlib.nullcontext()
+    bits = interpreted.in_order() if test in (CHUNK, DECODED) else interpreted.contextlib.nullcontext()
     with calls.in_interpreter(interpreted.kernels_of(changed, tmp_path)), bits, pytest.raises(AssertionError):
         test(*parameters)

@@ -6,7 +6,7 @@ Tangents, and all second derivatives, run in tiles, from their own forward.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,8 @@ from jax import Array
 from attendax.checks import fail
 
 from ..blockwise import algorithm
+from ..native import divided
+from ..native.divided import HEADS, KEYS, PAIRS, TEXTS, WHOLE, Call, Shape
 from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
 from . import compiled, launches, modifiers, seen
 
@@ -24,7 +26,10 @@ PLATFORM = "cuda"  # tests on a CPU put theirs in its place, and a driver that t
 NAME = "implementation 'triton'"
 ASKED_FOR = "asked for; forward and gradient by kernels of Triton, every other direction in tiles"
 BY_NAME = "eligible, by name only: it has not been timed on a GPU"
+CANNOT_DIVIDE = "a program that XLA divides where it cannot be told how (beside a shard_map, or without Shardy)"
 ADVICE = "Leave implementation out: the tiles take every call, on every device."
+KINDS = {"key": KEYS, "value": KEYS, "dkey": KEYS, "dvalue": KEYS, "alibi": HEADS, "table": HEADS, "words": HEADS}
+KINDS |= {"query_ids": TEXTS, "key_ids": TEXTS, "places": TEXTS, "factors": WHOLE, "options": WHOLE}  # others: PAIRS
 LEAST_SCALE = 2.0**-8  # from it on, a product that leaves float32 belongs to a score above 1e36
 
 
@@ -48,7 +53,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
     reasons = (
         (plan.reversible, "a derivative of a derivative"),
         (plan.platform != PLATFORM, f"it is for CUDA; this program is for {plan.platform}"),
-        (plan.devices > 1, f"it is for one device (call it inside jax.shard_map); this program is for {plan.devices}"),
+        (plan.devices > 1 and not plan.divisible, CANNOT_DIVIDE),
         (plan.exported, "an exported program, which runs where the kernels may not be"),
     )
     return next((reason for holds, reason in reasons if holds), seen.why_not(operands.mask, plan))
@@ -78,7 +83,7 @@ def verdict(operands: Operands, plan: Plan) -> str:
 def forward(operands: Operands, plan: Plan) -> Results:
     """out, row maximum, row sum and lse."""
     arrays, sizes, _ = _arrays(operands, plan)
-    found = _run(sizes.forward(), arrays)
+    found = _run(launches.Sizes.forward, sizes, arrays, plan)
     rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
     out = found["out"][..., : operands.value.shape[-1]].reshape(*rows, -1).astype(dtype)
     return Results(out, *(found[name].reshape(*rows, 1) for name in ("row_max", "row_sum", "lse")))
@@ -87,8 +92,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """Gradients of the leaves that are wanted; those of slopes and tables in tiles, from their own forward."""
     arrays, sizes, factor = _arrays(operands, plan)
-    rows = sizes.B, sizes.N, sizes.T
-    lead = plan.leading(operands)
+    rows, lead = (sizes.B, sizes.N, sizes.T), plan.leading(operands)
 
     def full(x: Array) -> Array:
         return jnp.broadcast_to(x, (*lead, *x.shape[-3:]))
@@ -96,21 +100,21 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     narrow = {"dout": grads[0], "out": results.out}
     wide = {"dlse": grads[1], "row_max": results.row_max, "row_sum": results.row_sum}
     arrays |= {name: _padded(full(x).astype(sizes.dtype).reshape(*rows, -1), sizes.W) for name, x in narrow.items()}
-    arrays |= {name: full(x).reshape(rows) for name, x in wide.items()}
-    arrays |= _run(sizes.gradient_of_query(), arrays)
-    if any(wanted[1:REST]):
-        arrays |= _run(sizes.gradients_of_keys(), arrays)
+    arrays |= {name: full(x).reshape(*rows, 1) for name, x in wide.items()}
+    of_keys, of_bias, others = any(wanted[1:REST]), None, list(wanted[REST:])
+    of = others.pop(0) if operands.bias is not None else None
+    if of is not None:
+        of_bias = math.prod(of[:-3]) > 1, *(n > 1 for n in of[-3:])
+    grads_of = _run(lambda sizes: sizes.gradients(of_keys, of_bias), sizes, arrays, plan)
     found = []
     for name, shape, x in zip(("dquery", "dkey", "dvalue"), wanted, operands[:3], strict=False):
         if shape is None:
             continue
-        grad = arrays[name][..., : x.shape[-1]].astype(operands.compute_dtype()).reshape(*lead, *x.shape[-3:])
+        grad = grads_of[name][..., : x.shape[-1]].astype(operands.compute_dtype()).reshape(*lead, *x.shape[-3:])
         found.append(_summed(grad if name != "dquery" or factor is None else grad * factor, shape))
-    others = list(wanted[REST:])
-    if operands.bias is not None and (shape := others.pop(0)) is not None:
-        by = (math.prod(shape[:-3]) > 1, *(n > 1 for n in shape[-3:]))
-        grad = _run(sizes.gradient_of_bias(by), arrays)["dbias"]
-        found.append(_summed(grad.reshape(*(lead if by[0] else (1,) * len(lead)), *grad.shape[1:]), shape))
+    if of is not None and of_bias is not None:
+        grad = grads_of["dbias"]
+        found.append(_summed(grad.reshape(*(lead if of_bias[0] else (1,) * len(lead)), *grad.shape[1:]), of))
     if any(others):
         wanted = (*(None for _ in wanted[: -len(others)]), *others)
         tiles = None if algorithm.at_once(operands, plan) else algorithm.forward(operands, plan)
@@ -172,9 +176,34 @@ def _factors(scale: float | Array, dtype: jnp.dtype) -> tuple[Array | None, Arra
     return jnp.float32(sign * xp.ldexp(1.0, power)), jnp.float32(fraction)
 
 
-def _run(program: launches.Program, arrays: dict[str, Array]) -> dict[str, Array]:
-    """The results of a program, by one custom call."""
-    types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in program.results.values()]
-    call = jax.ffi.ffi_call(compiled.TARGET, types)
-    found: Sequence[Array] = call(*(arrays[name] for name in program.given), plan=compiled.plan_of(program))
+def _run(
+    program_of: Callable[[launches.Sizes], launches.Program],
+    sizes: launches.Sizes,
+    arrays: dict[str, Array],
+    plan: Plan,
+) -> dict[str, Array]:
+    """The results of a program: on several devices each has its texts and heads, and they sum what they share."""
+    program = program_of(sizes)
+    given = [arrays[name] for name in program.given]
+
+    def run(*given: Array, types: Sequence[jax.ShapeDtypeStruct]) -> Sequence[Array]:
+        (B, N), G = given[0].shape[:2], given[1].shape[1]
+        found = _called(program_of(sizes._replace(B=B, N=N, G=G)), given)
+        return [x.astype(result.dtype) for x, result in zip(found, types, strict=True)]
+
+    kinds = {name: KINDS.get(name, PAIRS) for name in (*program.given, *program.results)}
+    results = {name: Shape(kinds[name], *x) for name, x in program.results.items()}
+    if plan.devices == 1:
+        found = run(*given, types=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results.values()])
+    else:  # sums are of float32
+        shapes = tuple(x._replace(dtype="float32") if x.kind == KEYS else x for x in results.values())
+        settings = repr(program).encode()
+        found = divided.run(Call(run, tuple(kinds[name] for name in program.given), shapes, None, settings), given)
     return dict(zip(program.results, found, strict=True))
+
+
+def _called(program: launches.Program, given: Sequence[Array]) -> Sequence[Array]:
+    """The results of a program, by one custom call."""
+    types = [jax.ShapeDtypeStruct(*x) for x in (program.results | program.inner).values()]
+    found = jax.ffi.ffi_call(compiled.TARGET, types)(*given, plan=compiled.plan_of(program))
+    return found[: len(program.results)]

@@ -43,8 +43,8 @@ def gradient_of_bias(
         k = finite_or_zero(load_rows(key + of_keys * S * W, columns, S, W))
         values = finite_or_zero(load_rows(value + of_keys * S * W, columns, S, W))
         scores, of_bits, dropout = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
-        s, _ = modified(products_with(q, k) * scale, rows, columns, T, S, scores, False)
-        dp = dropped(products_with(do, values), rows, columns, dropout, False)
+        s, _ = modified(products_with(q, k, True) * scale, rows, columns, T, S, scores, False)
+        dp = dropped(products_with(do, values, True), rows, columns, dropout, False)
         seen_of, query_ids_of = seen + plane(b, n, N, seen_b, seen_n) * T * 4, query_ids + b * ids_b * T
         key_ids_of = key_ids + b * ids_b * S
         s = tl.where(

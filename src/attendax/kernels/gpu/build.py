@@ -6,12 +6,13 @@ of the repository; ``pip wheel ./gpu`` makes its wheel. ``--table FILE`` writes 
 
 import argparse
 import concurrent.futures
+import contextlib
+import io
 import json
 import multiprocessing
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,11 +25,13 @@ TRITON = "3.9.0"
 ROOT = Path(__file__).resolve().parents[4]
 PACKAGE = ROOT / "gpu" / compiled.PACKAGE
 POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int32": "*i32", "int8": "*i8"}
-MOST_SPILLS = {"bfloat16": 64, "float16": 104, "float32": 448}  # bytes of a thread; not with care, where few work
+MOST_SPILLS = 64  # bytes of a thread; not with care, where few work
+MOST_SHARED = {"sm_80": 99 << 10, "sm_90": 227 << 10}  # bytes of a block, on the smallest GPU that runs the target
 
 
 def compile_kernel(launch: launches.Launch, target: str) -> tuple[bytes, dict[str, Any]]:
     """A kernel for a target, and its entry in the index."""
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -42,24 +45,18 @@ def compile_kernel(launch: launches.Launch, target: str) -> tuple[bytes, dict[st
     aligned = {(k,): [["tt.divisibility", 16]] for k in range(count)}
     source = ASTSource(function, types, launch.constants, aligned)
     options = {"num_warps": launch.tiles.warps, "num_stages": launch.tiles.stages, "enable_fp_fusion": False}
-    made = compile(source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options=options)
+    said = io.StringIO()  # what the assembler says of registers and spills
+    with knobs.nvidia.scope(), contextlib.redirect_stdout(said):
+        knobs.nvidia.dump_ptxas_log = True
+        made = compile(source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options=options)
     text = made.asm["ptx"]
     parameters = len(re.findall(r"\.param", text.partition(".entry")[2].partition("{")[0]))
     found = {"function": made.metadata.name, "threads": 32 * launch.tiles.warps, "shared": made.metadata.shared}
     found |= {"scratch": parameters - count - len(launch.numbers), "care": bool(launch.constants.get("CARE"))}
-    return made.asm["cubin"], found | _said(text, target)
-
-
-def _said(text: str, target: str) -> dict[str, Any]:
-    """The registers and the bytes of spills of a thread, by the assembler; which instruction multiplies."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "kernel.ptx").write_text(text)
-        name = target + ("a" if target == "sm_90" else "")
-        command = [os.environ["TRITON_PTXAS_PATH"], "-v", "--fmad=false", f"--gpu-name={name}", "kernel.ptx"]
-        said = subprocess.run([*command, "-o", "kernel"], cwd=folder, capture_output=True, text=True, check=True).stderr
-    (registers,), (spills,) = (re.findall(x, said) for x in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
-    products = next((name for name in ("wgmma", "mma") if f"{name}." in text), "")
-    return {"registers": int(registers), "spills": int(spills), "products": products}
+    found["products"] = next((name for name in ("wgmma", "mma") if f"{name}." in text), "")
+    for word, said_so in (("registers", r"Used (\d+) registers"), ("spills", r"(\d+) bytes spill stores")):
+        (found[word],) = map(int, re.findall(said_so, said.getvalue()))
+    return made.asm["cubin"], found
 
 
 def _compiled(names: tuple[str, str]) -> tuple[str, bytes, dict[str, Any]]:
@@ -111,21 +108,22 @@ def table(kernels: Entries) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build the package; fail where a kernel spills more than it may."""
+    """Build the package; fail where a kernel spills more than it may, or needs more shared memory than there is."""
     parser = argparse.ArgumentParser(description="Compile the kernels for GPUs, without one.")
     parser.add_argument("--out", type=Path, default=PACKAGE, metavar="FOLDER", help="instead of the package")
     parser.add_argument("--target", nargs="*", default=list(launches.TARGETS), choices=list(launches.TARGETS))
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--table", type=Path, metavar="FILE", help="what the compiler says of each kernel")
     args = parser.parse_args(argv)
     kernels = build(args.out, args.target, args.processes)
     if args.table:
         args.table.write_text(table(kernels), "utf-8")
-    most = {name: MOST_SPILLS[name.split("-")[1]] for name, entry in kernels.items() if not entry["care"]}
-    spilling = [name for name, count in most.items() if kernels[name]["spills"] > count]
+    spilling = [name for name, entry in kernels.items() if entry["spills"] > MOST_SPILLS and not entry["care"]]
+    too_large = [name for name, entry in kernels.items() if entry["shared"] > MOST_SHARED[name.split("/")[0]]]
     size = sum(path.stat().st_size for path in args.out.rglob("*.cubin"))
-    print(f"{len(kernels)} kernels, {size / 2**20:.1f} MiB; with too many spills: {spilling or 'none'}")
-    return bool(spilling)
+    print(f"{len(kernels)} kernels, {size / 2**20:.1f} MiB; with too many spills: {spilling or 'none'}; "
+          f"with too much shared memory: {too_large or 'none'}")  # fmt: skip
+    return bool(spilling or too_large)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def _added(name: str) -> int:
 
 def plan_of(program: launches.Program) -> np.ndarray[Any, Any]:
     """A program as whole numbers, which ``csrc/launcher.cc`` reads in this order."""
-    place = {name: number for number, name in enumerate((*program.given, *program.results))}
+    place = {name: number for number, name in enumerate((*program.given, *program.results, *program.inner))}
     words = [package().digest]
     for launch in program.launches:
         words += [_added(f"{target()}/{launch.name}"), launch.blocks]

@@ -47,10 +47,13 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def tiles_of_keys(first, last, opened, shut, S, BLOCK: tl.constexpr):
-    """The keys [begin, end) that some query may see, from the first of a tile on; in [open, shut) each sees each."""
-    begin = tl.min(tl.where(first < last, first, S)) // BLOCK * BLOCK
-    end = tl.maximum(tl.max(tl.where(first < last, last, 0)), begin)
+def tiles_of_keys(first, last, opened, shut, low, high, BLOCK: tl.constexpr):
+    """The keys [begin, end) of [low, high) that some query may see, from the first of a tile on.
+
+    In [open, shut) each query sees each key.
+    """
+    begin = tl.maximum(tl.min(tl.where(first < last, first, high)) // BLOCK * BLOCK, low)
+    end = tl.maximum(tl.minimum(tl.max(tl.where(first < last, last, 0)), high), begin)
     opened = tl.minimum(tl.maximum(tl.cdiv(tl.max(opened), BLOCK) * BLOCK, begin), end)
     shut = tl.maximum(tl.minimum(tl.min(shut), end) // BLOCK * BLOCK, opened)
     return begin, opened, shut, end
@@ -85,7 +88,7 @@ def average_over(
         columns = at + tl.arange(0, BLOCK_N)
         k = load_rows(key, columns, S, W)
         values = load_rows(value, columns, S, W)
-        s = products_with(q, k) * scale
+        s = products_with(q, k, MODIFIED) * scale
         if CARE:
             bad_keys = (tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(values.to(tl.float32) * 0.0, 1)) != 0.0
             bad_queries = tl.sum(q.to(tl.float32) * 0.0, 1) != 0.0
@@ -109,20 +112,65 @@ def average_over(
 
 
 @triton.jit
+def joined(acc, row_sum, row_max, other_acc, other_sum, other_max):
+    """The sums of some keys and of others; those of nothing change no bit of the others."""
+    above = tl.maximum(row_max, other_max)
+    shift = tl.where(above == -INF, 0.0, above)
+    shrink, other = tl.exp2((row_max - shift) * LOG2E), tl.exp2((other_max - shift) * LOG2E)
+    return acc * shrink[:, None] + other_acc * other[:, None], row_sum * shrink + other_sum * other, above
+
+
+@triton.jit
+def load_sums(sums, sums_of_rows, rows, T, W: tl.constexpr):
+    """The sums of a part of the keys: of weights and values, of weights, and the maximum."""
+    at, there = sums_of_rows + 2 * rows, rows < T
+    return load_rows(sums, rows, T, W), tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=-INF)
+
+
+@triton.jit
+def store_sums(sums, sums_of_rows, acc, row_sum, row_max, rows, T, W: tl.constexpr):
+    """Write the sums of a part of the keys."""
+    at, there = sums_of_rows + 2 * rows, rows < T
+    store_rows(sums, rows, T, acc, W)
+    tl.store(at, row_sum, mask=there)
+    tl.store(at + 1, row_max, mask=there)
+
+
+@triton.jit
+def store_results(
+    acc, row_sum, row_max, out, row_max_of, row_sum_of, lse, head, rows, T, W: tl.constexpr
+):  # fmt: skip
+    """Write average of values, row maximum, row sum and log-sum-exp."""
+    total = tl.where(row_sum == 0.0, 1.0, row_sum)
+    average = tl.where((row_sum == row_sum)[:, None], acc / total[:, None], float("nan"))
+    store_rows(out + head * T * W, rows, T, average, W)
+    at, there = head * T + rows, rows < T
+    tl.store(row_max_of + at, row_max, mask=there)
+    tl.store(row_sum_of + at, row_sum, mask=there)
+    tl.store(lse + at, row_max + tl.log2(total) * LN2, mask=there)
+
+
+@triton.jit
 def forward(
     query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words, marked_keys,
-    out, row_max_of, row_sum_of, lse, marked,
-    N, GROUP, T, S, seen_b, seen_n, ids_b,
+    out, row_max_of, row_sum_of, lse, marked, sums, sums_of_rows,
+    N, GROUP, T, S, seen_b, seen_n, ids_b, part, from_part, count, slots, to_slot,
     W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, CARE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries: average of values, row maximum, row sum and log-sum-exp."""
+    """A tile of queries and a part of the keys: average of values, row maximum, row sum and log-sum-exp.
+
+    Parts have ``part`` keys each; ``count`` of them, from ``from_part`` on, have blocks of their own. With ``slots``
+    the sums of each are written into one of these, from ``to_slot`` on, and ``join_parts`` joins them.
+    """
     tiles = tl.cdiv(T, BLOCK_M)
-    tile, head = tiles - 1 - tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
+    tile, number = tiles - 1 - tl.program_id(0) % tiles, tl.program_id(0) // tiles % count
+    head = (tl.program_id(0) // tiles // count).to(tl.int64)
     b, n, of_keys = head // N, head % N, head // GROUP  # the longest rows of a causal mask begin first
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     seen += plane(b, n, N, seen_b, seen_n) * T * 4
     first, last, opened, shut = load_seen(seen, rows, T)
-    begin, opened, shut, end = tiles_of_keys(first, last, opened, shut, S, BLOCK_N)
+    low = (from_part + number) * part
+    begin, opened, shut, end = tiles_of_keys(first, last, opened, shut, low, tl.minimum(low + part, S), BLOCK_N)
     if CARE:
         met = tl.load(marked + tl.program_id(0)).to(tl.int32)
         marked_keys += of_keys * tl.cdiv(S, BLOCK_N)
@@ -137,24 +185,43 @@ def forward(
         more = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
     rest = (key + of_keys * S * W, value + of_keys * S * W, tl.load(factors), seen, query_ids + b * ids_b * T,
             key_ids + b * ids_b * S, rows, T, S, more)  # fmt: skip
-    sums = acc, row_sum, row_max
+    own = acc, row_sum, row_max
     if CARE or MODIFIED:
-        sums = average_over(q, *sums, begin, end, *rest, W, BLOCK_N, MODIFIED, True, CARE)
+        own = average_over(q, *own, begin, end, *rest, W, BLOCK_N, MODIFIED, True, CARE)
     else:
-        sums = average_over(q, *sums, begin, opened, *rest, W, BLOCK_N, False, True, False)
-        sums = average_over(q, *sums, opened, shut, *rest, W, BLOCK_N, False, False, False)
-        sums = average_over(q, *sums, shut, end, *rest, W, BLOCK_N, False, True, False)
-    acc, row_sum, row_max = sums
+        own = average_over(q, *own, begin, opened, *rest, W, BLOCK_N, False, True, False)
+        own = average_over(q, *own, opened, shut, *rest, W, BLOCK_N, False, False, False)
+        own = average_over(q, *own, shut, end, *rest, W, BLOCK_N, False, True, False)
+    acc, row_sum, row_max = own
     if not CARE:
         met = (tl.sum(acc * 0.0, 1) + row_sum * 0.0 != 0.0).to(tl.int8)
         tl.store(marked + tl.program_id(0), tl.maximum(tl.max(met), bad_query))
-    total = tl.where(row_sum == 0.0, 1.0, row_sum)
-    average = tl.where((row_sum == row_sum)[:, None], acc / total[:, None], float("nan"))
-    store_rows(out + head * T * W, rows, T, average, W)
-    at, there = head * T + rows, rows < T
-    tl.store(row_max_of + at, row_max, mask=there)
-    tl.store(row_sum_of + at, row_sum, mask=there)
-    tl.store(lse + at, row_max + tl.log2(total) * LN2, mask=there)
+    if slots == 0:
+        store_results(acc, row_sum, row_max, out, row_max_of, row_sum_of, lse, head, rows, T, W)
+    else:
+        to = (head * slots + to_slot + number) * T
+        store_sums(sums + to * W, sums_of_rows + to * 2, acc, row_sum, row_max, rows, T, W)
+
+
+@triton.jit
+def join_parts(
+    sums, sums_of_rows, out, row_max_of, row_sum_of, lse, T, slots, last, W: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
+    """Join the sums of all slots in their order: into the results of a tile of queries, or into the first slot."""
+    tiles = tl.cdiv(T, BLOCK_M)
+    tile, head = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    own = head * slots * T
+    at, at_rows = sums + own * W, sums_of_rows + own * 2
+    acc, row_sum, row_max = load_sums(at, at_rows, rows, T, W)
+    for _ in range(1, slots):
+        at, at_rows = at + T * W, at_rows + T * 2
+        other, other_sum, other_max = load_sums(at, at_rows, rows, T, W)
+        acc, row_sum, row_max = joined(acc, row_sum, row_max, other, other_sum, other_max)
+    if last != 0:
+        store_results(acc, row_sum, row_max, out, row_max_of, row_sum_of, lse, head, rows, T, W)
+    else:
+        store_sums(sums + own * W, sums_of_rows + own * 2, acc, row_sum, row_max, rows, T, W)
 
 
 @triton.jit
@@ -204,7 +271,7 @@ def gradient_over_keys(
         values = load_rows(value, columns, S, W)
         if CARE:
             k, values = finite_or_zero(k), finite_or_zero(values)
-        s, dp = products_with(q, k) * scale, products_with(do, values)
+        s, dp = products_with(q, k, MODIFIED) * scale, products_with(do, values, MODIFIED)
         if MODIFIED:
             s, derivative = modified(s, rows, columns, T, S, more[0], False)
             dp = dropped(dp, rows, columns, more[2], False)
@@ -243,7 +310,7 @@ def gradient_of_query(
     seen += plane(b, n, N, seen_b, seen_n) * T * 4
     first, last, opened, shut = load_seen(seen, rows, T)
     last = tl.where(shift == INF, first, last)  # of such a row nothing is wanted
-    begin, opened, shut, end = tiles_of_keys(first, last, opened, shut, S, BLOCK_N)
+    begin, opened, shut, end = tiles_of_keys(first, last, opened, shut, 0, S, BLOCK_N)
     acc = tl.zeros((BLOCK_M, W), tl.float32)
     scale, more = tl.load(factors), (0, 0, 0)
     if MODIFIED:
@@ -308,7 +375,7 @@ def gradients_over_queries(
         if CARE:
             live = share > 0.0
             q, do = tl.where(live[:, None], q, 0.0).to(q.dtype), tl.where(live[:, None], do, 0.0).to(do.dtype)
-        s, dp = products_with(k, q) * scale, products_with(values, do)
+        s, dp = products_with(k, q, MODIFIED) * scale, products_with(values, do, MODIFIED)
         if MODIFIED:
             s, derivative = modified(s, rows, columns, T, S, more[0], True)
             dp = dropped(dp, rows, columns, more[2], True)

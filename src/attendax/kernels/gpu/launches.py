@@ -13,7 +13,10 @@ WIDTHS = (64, 128, 256)  # of queries, keys and values; others are padded with z
 TARGETS = {"sm_80": ((8, 0), (8, 6), (8, 7), (8, 9)), "sm_90": ((9, 0),)}  # and the capabilities of GPUs that run it
 INT32 = ("seen", "query_ids", "key_ids", "reach", "options", "places", "bits", "words")
 INT8 = ("marked_keys", "marked")
-FLOAT32 = ("factors", "alibi", "table", "bias", "dbias", "row_max", "row_sum", "lse", "dlse", "delta", "shift", "share")
+FLOAT32 = ("factors", "alibi", "table", "bias", "dbias", "row_max", "row_sum", "lse", "dlse", "delta", "shift", "share",
+           "sums", "sums_of_rows")  # fmt: skip
+PART = 8192  # keys are added in parts that begin at multiples of it, a multiple of each tile of keys
+FEW = 128  # blocks: with no more of them the parts are added at a time, and not one after the other
 
 
 def widths(dtype: str) -> tuple[int, ...]:
@@ -47,7 +50,7 @@ TILES: dict[
     ("sm_90", 2): {
         "forward": (Tiles(128, 64, 4, 3), Tiles(128, 128, 8, 2), Tiles(128, 32, 8, 2)),
         "gradient_of_query": (Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 32, 8, 2)),
-        "gradients_of_keys": (Tiles(64, 128, 8, 2), Tiles(32, 64, 8, 2), Tiles(32, 32, 8, 2)),
+        "gradients_of_keys": (Tiles(64, 128, 8, 2), Tiles(32, 64, 8, 3), Tiles(32, 32, 8, 2)),
     },
     ("sm_90", 4): {
         "forward": (Tiles(128, 32, 8, 2), Tiles(32, 16, 8, 2)),
@@ -100,13 +103,15 @@ OPERANDS = ("query", "key", "value", "factors", "seen", "query_ids", "key_ids")
 MODIFIERS = ("options", "alibi", "table", "places", "bias", "bits", "words")
 RESULTS = ("row_max", "row_sum", "lse")
 ROWS = ("delta", "shift", "share")
+SUMS = ("sums", "sums_of_rows")  # of a part of the keys
 
 
 class Program(NamedTuple):
-    """Launches one after the other, over arrays that are given and results, of which some are scratch memory."""
+    """Launches one after the other, over arrays that are given, results, and arrays that they alone need."""
 
     given: tuple[str, ...]
     results: Shapes
+    inner: Shapes
     launches: list[Launch]
 
 
@@ -149,60 +154,69 @@ class Sizes(NamedTuple):
         return table[kernel][WIDTHS.index(self.W)]
 
     def forward(self) -> Program:
-        """``out``, ``row_max``, ``row_sum``, ``lse``; and which tiles met a number that is not finite."""
+        """``out``, ``row_max``, ``row_sum``, ``lse``."""
         B, N, G, T, S, W = self[:6]
         tiles = self.tiles("forward")
         of_keys, blocks = -(-S // tiles.keys) * B * G, -(-T // tiles.queries) * B * N
-        results: Shapes = {"out": ((B, N, T, W), self.dtype)} | dict.fromkeys(RESULTS, ((B, N, T), "float32"))
-        results |= {"marked_keys": ((of_keys,), "int8"), "marked": ((blocks,), "int8")}
-        arrays = *self.operands, "marked_keys", "out", *RESULTS, "marked"
+        results: Shapes = {"out": ((B, N, T, W), self.dtype)}
+        results |= dict.fromkeys(RESULTS, ((B, N, T, 1), "float32"))
+        parts = -(-S // PART)
+        apart = blocks <= FEW
+        count, slots = (parts if apart else 1), 0 if parts == 1 else parts if apart else 2
+        inner: Shapes = {"marked_keys": ((of_keys,), "int8"), "marked": ((blocks * count,), "int8")}
+        for name, width in zip(SUMS, (W, 2), strict=True):
+            inner[name] = (B, N, slots, T, width) if slots else (1,) * 5, "float32"
+        arrays, sums = (*self.operands, "marked_keys", "out", *RESULTS, "marked", *SUMS), (*SUMS, "out", *RESULTS)
         constants = {"W": W, "BLOCK_N": tiles.keys}
-        look = Launch("mark_keys", self.dtype, of_keys, ("key", "marked_keys"), (S,), constants, tiles)
-        return Program(self.given, results, [look, *self._twice("forward", blocks, arrays)])
-
-    def gradient_of_query(self) -> Program:
-        """``dquery``, and what of each row both gradients need."""
-        B, N, _, T, _, W = self[:6]
-        numbers = N, T, self.S, int(self.seen_b), int(self.seen_n)
-        tiles = self.tiles("gradients_of_keys")
-        rows = -(-T // tiles.queries) * B * N
-        blocks = -(-T // self.tiles("gradient_of_query").queries) * B * N
-        results: Shapes = {"dquery": ((B, N, T, W), self.dtype), "marked": ((blocks,), "int8")}
-        results |= dict.fromkeys(ROWS, ((B, N, T), "float32")) | {"reach": ((rows, 4), "int32")}
-        of_rows = "dout", "dlse", "out", "row_max", "row_sum"
+        launches = [Launch("mark_keys", self.dtype, of_keys, ("key", "marked_keys"), (S,), constants, tiles)]
         constants = {"W": W, "BLOCK_M": tiles.queries}
-        arrays = *of_rows, "seen", *ROWS, "reach"
-        prepare = Launch("prepare_rows", self.dtype, rows, arrays, numbers, constants, tiles)
-        twice = self._twice("gradient_of_query", blocks, (*self.operands, "dout", *ROWS, "dquery", "marked"))
-        return Program((*self.given, *of_rows), results, [prepare, *twice])
+        for part in range(0, parts, count):
+            launches += self._twice("forward", blocks * count, arrays, PART, part, count, slots, min(part, 1))
+            if part or count > 1:
+                numbers = T, slots, int(part + count == parts)
+                launches.append(Launch("join_parts", self.dtype, blocks, sums, numbers, constants, tiles))
+        return Program(self.given, results, inner, launches)
 
-    def gradients_of_keys(self) -> Program:
-        """``dkey`` and ``dvalue``, from what ``gradient_of_query`` has prepared."""
-        B, _, G, _, S, W = self[:6]
-        blocks = -(-S // self.tiles("gradients_of_keys").keys) * B * G
-        results: Shapes = {"dkey": ((B, G, S, W), self.dtype), "dvalue": ((B, G, S, W), self.dtype)}
-        results |= {"marked": ((blocks,), "int8")}
-        of_rows = "dout", *ROWS, "reach"
-        launches = self._twice("gradients_of_keys", blocks, (*self.operands, *of_rows, "dkey", "dvalue", "marked"))
-        return Program((*self.given, *of_rows), results, launches)
+    def gradients(self, of_keys: bool, of_bias: tuple[bool, ...] | None) -> Program:
+        """``dquery``; ``dkey`` and ``dvalue``, and ``dbias``, if they are wanted.
 
-    def gradient_of_bias(self, by: tuple[bool, ...]) -> Program:
-        """``dbias``, from the same, by those of the axes (B, N, T, S) that it has; it is summed over the others."""
+        of_bias: which of the axes (B, N, T, S) the bias has; its gradient is summed over the others.
+        """
+        B, N, G, T, S, W = self[:6]
+        tiles = self.tiles("gradients_of_keys")
+        blocks, rows = -(-T // self.tiles("gradient_of_query").queries) * B * N, -(-T // tiles.queries)
+        results: Shapes = {"dquery": ((B, N, T, W), self.dtype)}
+        inner: Shapes = {"marked": ((blocks,), "int8"), "reach": ((B, N, rows, 4), "int32")}
+        inner |= dict.fromkeys(ROWS, ((B, N, T, 1), "float32"))
+        given = "dout", "dlse", "out", "row_max", "row_sum"
+        arrays, numbers = (*given, "seen", *ROWS, "reach"), (N, T, S, int(self.seen_b), int(self.seen_n))
+        constants, of_rows = {"W": W, "BLOCK_M": tiles.queries}, (*self.operands, "dout", *ROWS)
+        launches = [Launch("prepare_rows", self.dtype, rows * B * N, arrays, numbers, constants, tiles)]
+        launches += self._twice("gradient_of_query", blocks, (*of_rows, "dquery", "marked"))
+        if of_keys:
+            blocks = -(-S // tiles.keys) * B * G
+            results |= {"dkey": ((B, G, S, W), self.dtype), "dvalue": ((B, G, S, W), self.dtype)}
+            inner["marked_keys"] = (blocks,), "int8"
+            more = "reach", "dkey", "dvalue", "marked_keys"
+            launches += self._twice("gradients_of_keys", blocks, (*of_rows, *more))
+        if of_bias is not None:
+            results["dbias"] = tuple(n if x else 1 for n, x in zip((B, N, T, S), of_bias, strict=True)), "float32"
+            launches.append(self._gradient_of_bias(of_bias, results["dbias"][0], (*of_rows, "dbias")))
+        return Program((*self.given, *given), results, inner, launches)
+
+    def _gradient_of_bias(self, axes: tuple[bool, ...], shape: tuple[int, ...], arrays: tuple[str, ...]) -> Launch:
         tiles = self.tiles("gradient_of_bias")
-        shape = tuple(n if there else 1 for n, there in zip((self.B, self.N, self.T, self.S), by, strict=True))
         blocks = shape[0] * shape[1] * -(-shape[2] // tiles.queries) * -(-shape[3] // tiles.keys)
-        of_rows = "dout", *ROWS
         constants = {"W": self.W, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys}
-        numbers, arrays = (*self.numbers, self.B, *map(int, by)), (*self.operands, *of_rows, "dbias")
-        launch = Launch("gradient_of_bias", self.dtype, blocks, arrays, numbers, constants, tiles)
-        return Program((*self.given, *of_rows), {"dbias": (shape, "float32")}, [launch])
+        numbers = *self.numbers, self.B, *map(int, axes)
+        return Launch("gradient_of_bias", self.dtype, blocks, arrays, numbers, constants, tiles)
 
-    def _twice(self, kernel: str, blocks: int, arrays: tuple[str, ...]) -> list[Launch]:
+    def _twice(self, kernel: str, blocks: int, arrays: tuple[str, ...], *numbers: int) -> list[Launch]:
         """A kernel, and once more with care, for the tiles that met a number that is not finite."""
         tiles = self.tiles(kernel)
         constants = {"W": self.W, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys, "MODIFIED": int(self.modified)}
         return [
-            Launch(kernel, self.dtype, blocks, arrays, self.numbers, constants | {"CARE": care}, tiles)
+            Launch(kernel, self.dtype, blocks, arrays, (*self.numbers, *numbers), constants | {"CARE": care}, tiles)
             for care in (0, 1)
         ]
 
@@ -212,10 +226,8 @@ def every_launch(target: str) -> Iterator[Launch]:
     done = set()
     for dtype in DTYPES:
         for W, modified in itertools.product(widths(dtype), (False, True)):
-            sizes = Sizes(1, 1, 1, 1, 1, W, dtype, target, modified=modified)
-            programs = [sizes.forward(), sizes.gradient_of_query(), sizes.gradients_of_keys()]
-            programs += [sizes.gradient_of_bias((True,) * 4)] if modified else []
-            for program in programs:
+            sizes = Sizes(1, 1, 1, 1, PART + 1, W, dtype, target, modified=modified)
+            for program in (sizes.forward(), sizes.gradients(True, (True,) * 4 if modified else None)):
                 for launch in program.launches:
                     if launch.name not in done:
                         done.add(launch.name)

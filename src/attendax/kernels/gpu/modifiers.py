@@ -45,8 +45,8 @@ def arrays_of(operands: Operands, plan: Plan, scale: Array, bits: Array | None) 
     factor = 0.0 if plan.rate == 1 else factor
     arrays = {"alibi": jnp.zeros((1, 1, 2), jnp.float32), "table": jnp.zeros((1, 1, 1), jnp.float32)}
     arrays |= {
-        "places": jnp.zeros(1, jnp.int32),
-        "words": jnp.zeros(2, jnp.int32),
+        "places": jnp.zeros((1, 1), jnp.int32),
+        "words": jnp.zeros((1, 1, 2), jnp.int32),
         "bias": jnp.zeros((1,) * 4, jnp.float32),
     }
     arrays |= {"bits": jnp.zeros((1,) * 4, jnp.int32)}
@@ -59,7 +59,7 @@ def arrays_of(operands: Operands, plan: Plan, scale: Array, bits: Array | None) 
     if (part := parts.get("relative_bias")) is not None:
         table, place = _with_place(part, batch, lead)
         arrays["table"] = flat(table, 2, lead)
-        arrays["places"] = flat(jnp.broadcast_to(place, (*table.shape[:-2], 1)), 1, lead)[:, 0]
+        arrays["places"] = flat(jnp.broadcast_to(place, (*table.shape[:-2], 1)), 1, lead)
         options |= {"table_b": len(arrays["table"]) > 1, "radius": table.shape[-1] // 2}
     for name, array in (("bias", operands.bias), ("bits", bits)):
         if array is not None:
@@ -69,7 +69,7 @@ def arrays_of(operands: Operands, plan: Plan, scale: Array, bits: Array | None) 
     if operands.dropout_keys is not None:
         words = jnp.stack([word[..., 0, 0] for word in operands.dropout_keys], -1)
         words = jnp.broadcast_to(words, (*lead, *words.shape[-2:]))
-        arrays["words"] = lax.bitcast_convert_type(words, jnp.int32).reshape(-1)
+        arrays["words"] = lax.bitcast_convert_type(words, jnp.int32).reshape(-1, *words.shape[-2:])
         threshold = np.uint32(min(round(plan.rate * 2**32), 2**32 - 1)).view(np.int32)
         options |= {"drops": True, "threshold": int(threshold)}
     cap = float(caps.settings[0]) if caps is not None else 0.0

@@ -19,9 +19,12 @@ def product(one, other, acc):
 
 
 @triton.jit
-def products_with(one, other):
-    """The product of each row of one array with each of another."""
-    return tl.dot(one, tl.trans(other), input_precision="tf32x3")
+def products_with(one, other, MODIFIED: tl.constexpr):
+    """The product of each row of one array with each of another.
+
+    Beside modifiers float32 is multiplied without tensor cores: its parts in TF32 would need too many registers.
+    """
+    return tl.dot(one, tl.trans(other), input_precision="ieee" if MODIFIED else "tf32x3")
 
 
 @triton.jit

@@ -159,7 +159,8 @@ def _called(
         return run(*arrays, types=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results])
     start = 4 + (operands.bias is not None) + len(operands.dropout_keys or ())  # behind the scale: see ``program_of``
     settings = b"".join([target.encode(), *(x.tobytes() for x in numbers.values())])
-    return divided.run(Call(run, tuple(results), start, settings), arrays)
+    kinds = PAIRS, KEYS, KEYS, *(PAIRS for _ in arrays[3:])
+    return divided.run(Call(run, kinds, tuple(results), start, settings), arrays)
 
 
 def _counted(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequence[Array]:

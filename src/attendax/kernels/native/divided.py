@@ -19,7 +19,8 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
-PAIRS, KEYS, HEADS = "pairs", "keys", "heads"  # (..., N, T, .), (..., G, S, .) and (..., N, .); axes full or 1
+# (..., N, T, .), (..., G, S, .), (..., N, .) and (..., .), axes full or 1; what has no axis to divide
+PAIRS, KEYS, HEADS, TEXTS, WHOLE = "pairs", "keys", "heads", "texts", "whole"
 
 
 class Shape(NamedTuple):
@@ -31,11 +32,12 @@ class Shape(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A custom call whose arrays are query, key, value, and others of the kind ``PAIRS``, or numbers."""
+    """A custom call."""
 
     run: Callable[..., Sequence[Array]]  # (*arrays, types=(jax.ShapeDtypeStruct, ...)); the same on any part
+    kinds: tuple[str, ...]  # of the arrays; the second is a key
     results: tuple[Shape, ...]  # the first is of the kind PAIRS, and all of its axes are full
-    start: int  # the number of the array that has the position of the first query
+    start: int | None  # the number of the array that has the position of the first query; None: queries stay together
     settings: bytes  # that ``run`` has: part of the program's text, which is the key of a cache of compiled programs
 
 
@@ -49,7 +51,8 @@ class Axes(NamedTuple):
 
     def of(self, kind: str) -> tuple[Any, ...]:
         """The axes of an array of a kind, except the last one or two."""
-        return *self.lead, *{PAIRS: (self.heads, self.queries), KEYS: (self.groups,), HEADS: (self.heads,)}[kind]
+        own = {PAIRS: (self.heads, self.queries), KEYS: (self.groups,), HEADS: (self.heads,)}
+        return () if kind == WHOLE else (*self.lead, *own.get(kind, ()))
 
 
 def run(call: Call, arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -73,16 +76,12 @@ def _sizes(call: Call, arrays: Sequence[Array]) -> Axes:
     return Axes(tuple(lead), heads, arrays[1].shape[-3], queries)
 
 
-def _kinds(shapes: Sequence[tuple[int, ...]]) -> list[str]:
-    return [KEYS if k in (1, 2) else PAIRS for k in range(len(shapes))]
-
-
 def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
     """Axes that may be divided, in a text like einsum's: axes of one name are divided alike; others occur once."""
     grouped = 1 < sizes.groups < sizes.heads
     heads = "(g r)" if grouped else "h"
     groups = "g" if grouped else "h" if sizes.groups == sizes.heads else ""
-    names = Axes(tuple(f"b{k}" for k in range(len(sizes.lead))), heads, groups, "t")
+    names = Axes(tuple(f"b{k}" for k in range(len(sizes.lead))), heads, groups, "" if call.start is None else "t")
     count = iter(range(10**6))
 
     def text(shape: tuple[int, ...], kind: str) -> str:
@@ -92,7 +91,7 @@ def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
         found = [name if name and size == full > 1 else f"o{next(count)}" for size, full, name in known]
         return " ".join([*found, *(f"o{next(count)}" for _ in shape[len(found) :])])
 
-    given = ["o_settings", *map(text, shapes, _kinds(shapes))]
+    given = ["o_settings", *map(text, shapes, call.kinds)]
     results = [text(x.shape, x.kind) for x in call.results]
     factors = {"r": sizes.heads // sizes.groups} if grouped else {}
     rule = f"{', '.join(given)} -> {', '.join(results)}"
@@ -109,13 +108,14 @@ def _partition(
 ) -> tuple[Any, ...]:
     """Tell custom_partitioning a mesh, what a device does, and how results and arrays lie."""
     mesh, axes = _division(wanted[0].sharding, sizes)
+    axes = axes if call.start is not None else axes._replace(queries=())
 
     def spec(shape: tuple[int, ...], kind: str) -> P:
         each = zip(shape, sizes.of(kind), axes.of(kind), strict=False)
         return P(*(names if size == full else None for size, full, names in each), *[None] * (len(shape) > 0))
 
     of_results = [spec(x.shape, x.kind) for x in call.results]
-    of_arrays = [P(None), *map(spec, shapes, _kinds(shapes))]
+    of_arrays = [P(None), *map(spec, shapes, call.kinds)]
     every = {name for names in axes.of(PAIRS) for name in names}
     placed = functools.partial(NamedSharding, mesh)
     pairs = list(zip(call.results, of_results, strict=True))
@@ -123,7 +123,7 @@ def _partition(
     own_queries = sizes.queries // math.prod(mesh.shape[name] for name in axes.queries)
 
     def on_one_device(_: Array, *arrays: Array) -> tuple[Array, ...]:
-        if axes.queries:
+        if call.start is not None and axes.queries:
             first = arrays[call.start] + lax.axis_index(axes.queries).astype(np.int32) * own_queries
             arrays = *arrays[: call.start], first, *arrays[call.start + 1 :]
         found = call.run(*arrays, types=types)
