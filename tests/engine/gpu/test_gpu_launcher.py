@@ -13,7 +13,7 @@ import gpu_calls as calls
 from attendax import attention, explain, masks, scores
 from attendax.kernels import cudnn
 from attendax.kernels.call import checked_call
-from attendax.kernels.gpu import compiled, launches
+from attendax.kernels.gpu import build, compiled, launches
 from attendax.kernels.native.library import Library
 from attendax.sharding import in_shard_map as across
 
@@ -313,6 +313,20 @@ def test_long_caches_of_few_queries_are_added_in_parts():
     assert shapes == [(1,) * 5, (1, 8, 4, 1, 128), (1, 8, 2, 5000, 128)]
     for tables in (*launches.TILES.values(), *launches.TILES_OF_MODIFIED.values()):
         assert all(launches.PART % tiles.keys == 0 for tiles in tables["forward"])
+
+
+def test_the_table_of_what_was_compiled():
+    entry = {"registers": 255, "spills": 8, "shared": 3 << 10, "products": "mma", "care": False}
+    names = (
+        "sm_80/forward-bfloat16-64-128-64-1-0",
+        "sm_80/forward-bfloat16-64-128-64-1-1",
+        "sm_90/mark_keys-float16-128-64",
+    )
+    entries = entry, entry | {"care": True, "spills": 70}, entry | {"products": ""}
+    assert build.table(dict(zip(names, entries, strict=True))).splitlines()[2:] == [
+        "| bfloat16: forward, modified | 255; 8; 3; mma (70) |  |  |  |  |  |",
+        "| float16: mark keys |  |  |  |  | 255; 8; 3 |  |",
+    ]
 
 
 def test_nothing_but_the_build_imports_triton():

@@ -98,13 +98,23 @@ def build(folder: Path, targets: Sequence[str], processes: int) -> Entries:
     return kernels
 
 
+COLUMNS = [(target, W) for target in launches.TARGETS for W in launches.WIDTHS]
+
+
 def table(kernels: Entries) -> str:
-    """The kernels as a table in Markdown."""
-    lines = ["| kernel | registers | spills, bytes | shared memory, KiB | products by |", "|---|---|---|---|---|"]
+    """The kernels as a table in Markdown, those with care by their spills alone."""
+    cells: dict[str, dict[tuple[str, int], list[str]]] = {}
     for name, entry in kernels.items():
-        row = name, entry["registers"], entry["spills"], round(entry["shared"] / 1024), entry["products"]
-        lines.append(f"| {' | '.join(map(str, row))} |")
-    return "\n".join(lines) + "\n"
+        target, _, kernel = name.partition("/")
+        kind, dtype, width, *others = kernel.split("-")
+        modified = ", modified" if others[2:3] == ["1"] else ""
+        row = cells.setdefault(f"{dtype}: {kind.replace('_', ' ')}{modified}", {})
+        words = [entry["registers"], entry["spills"], entry["shared"] >> 10, entry["products"]]
+        text = f"({entry['spills']})" if entry["care"] else "; ".join(str(x) for x in words if x != "")
+        row.setdefault((target, int(width)), []).append(text)
+    head = ["registers; bytes of spills (with care); KiB; products by", *(f"{t}, {W}" for t, W in COLUMNS)]
+    rows = [[name, *(" ".join(row.get(column, [""])) for column in COLUMNS)] for name, row in sorted(cells.items())]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
