@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from attendax.checks import fail, is_traced, knows_keywords
+from attendax.checks import bounds, fail, is_traced, knows_keywords
+from attendax.checks.advice import on_integers
 from attendax.kernels.blockwise.algorithm import by_rows
 from attendax.kernels.blockwise.partition import grid_of
 from attendax.kernels.blockwise.tile import dropped, scores_of_tile
@@ -222,10 +223,12 @@ def _positions(name: str, value: ArrayLike, size: int) -> Array:
     """Refuse what is not a vector of integers within bounds; traced ones are not known."""
     dtype = str(getattr(value, "dtype", type(value).__name__))
     if not dtype.startswith(("int", "uint")) or len(getattr(value, "shape", ())) != 1:
-        got = f"{dtype} {tuple(getattr(value, 'shape', ()))}"
-        fail(TypeError, "weights_at", f"{name} must be a vector of integers, got {got}.")
+        got = f"{tuple(value.shape)} {dtype}" if hasattr(value, "shape") else dtype
+        fail(
+            TypeError, "weights_at", f"{name} must be a vector of integers, got {got}.", advice=on_integers(name, value)
+        )
     if not is_traced(value) and value.shape[0]:
         known = np.asarray(value)
         if known.min() < 0 or known.max() >= size:
-            fail(ValueError, "weights_at", f"{name} must lie in [0, {size - 1}], got {known.min()} to {known.max()}.")
+            fail(ValueError, "weights_at", f"{name} must lie in [0, {size - 1}], got {bounds(known)}.")
     return jnp.asarray(value, jnp.int32)

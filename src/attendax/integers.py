@@ -15,8 +15,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from attendax.checks import fail, integer, is_traced
-from attendax.checks.advice import on_kind
+from attendax.checks import bounds, fail, integer, is_traced
+from attendax.checks.advice import on_integers, on_kind
 
 ArrayLike = jax.Array | np.ndarray[Any, Any]  # what public functions take for an array; see ``operands.takes_arrays``
 LENGTH, SIDE, OFFSET = 2**29, 2**30, 3 * 2**29
@@ -111,7 +111,7 @@ def _signed(x: Any, wide: Any, mixed: bool) -> Any:
 def array(function: str, name: str, value: Any, rank: int = 0) -> Any:
     """``value``, an array of integers of at least this rank, in the byte order of this machine."""
     dtype = getattr(value, "dtype", None)
-    advice = on_kind(name, value)
+    advice = on_integers(name, value)
     if dtype is None or advice or not np.issubdtype(dtype, np.integer):
         got = type(value).__name__ if dtype is None else dtype
         fail(TypeError, function, f"{name} must be an array of integers, got {got}.", advice=advice)
@@ -125,8 +125,7 @@ def _fitting(function: str, name: str, value: Any, least: int) -> Any:
     if str(value.dtype) not in NARROW and value.size:
         known = np.asarray(value)  # a JAX array would be traced by its own operations inside jit
         if known.min() < INT32.min or known.max() > INT32.max:
-            found = f"{known.min()} to {known.max()}"
-            fail(ValueError, function, f"{name} must lie in [{least}, {INT32.max}], got {found}.")
+            fail(ValueError, function, f"{name} must lie in [{least}, {INT32.max}], got {bounds(known)}.")
     return value.astype(np.int32)
 
 
@@ -165,7 +164,6 @@ def _in_dtype_of(function: str, name: str, value: Any, other: Any) -> Any:
     """Known ids in the dtype of the other array; ValueError where it has no such numbers."""
     info = np.iinfo(other.dtype)
     if int(value.min()) < info.min or int(value.max()) > info.max:
-        found = f"{value.min()} to {value.max()}"
-        advice = "Give both as NumPy arrays, or ids of 32 bits."
-        fail(ValueError, function, f"{name} go from {found}, but the other ids are {other.dtype}.", advice=advice)
+        advice = "Pass both as NumPy arrays, or ids of 32 bits."
+        fail(ValueError, function, f"{name} are {bounds(value)}, but the other ids are {other.dtype}.", advice=advice)
     return value.astype(other.dtype)

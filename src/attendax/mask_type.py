@@ -178,9 +178,9 @@ class Mask:
             if isinstance(part, Mask):
                 part.check(T, S)
         if self.kind == "segments":
-            for name, ids, size in zip(("query_ids", "key_ids"), self.arrays, (T, S), strict=True):
+            for name, ids, axis, size in zip(("query_ids", "key_ids"), self.arrays, "TS", (T, S), strict=True):
                 if ids.shape[-1] != size:
-                    fail(ValueError, "segments", f"{name} has length {ids.shape[-1]} but must have {size}.")
+                    fail(ValueError, "segments", f"{name} has length {ids.shape[-1]}, expected {axis}={size}.")
         if self.kind == "padding":
             for name, lengths, size in zip(("key_lengths", "query_lengths"), self.arrays, (S, T), strict=True):
                 if lengths is not None:

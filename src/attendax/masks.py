@@ -119,7 +119,8 @@ def dense(array: ArrayLike) -> Mask:
     """A boolean array (T, S), or of the full rank of the scores, each axis full or 1 (L3)."""
     if str(getattr(array, "dtype", None)) != "bool":
         sentence = f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}."
-        fail(TypeError, "dense", sentence, advice=on_kind("array", array, "bool"))
+        advice = on_kind("array", array, "bool") or ("Write array.astype(bool)." if hasattr(array, "dtype") else "")
+        fail(TypeError, "dense", sentence, advice=advice)
     return Mask("dense", (array,))
 
 
@@ -182,7 +183,7 @@ def from_function(f: Callable[..., Any], *arrays: Any, per: str | None = None) -
         (2, 1, 3, 3)
     """
     if not callable(f):
-        fail(TypeError, "from_function", f"f must be callable, got {type(f).__name__}.")
+        fail(TypeError, "from_function", f"f must be a function of positions (i, j), got {type(f).__name__}.")
     checks.one_of("from_function", "per", per, (None, "batch"))
     arrays = checks.function_arrays(arrays)
     if per is None:

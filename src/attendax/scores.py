@@ -161,7 +161,7 @@ def from_function(f: Callable[..., Any], *arrays: Any) -> ScoreModifier:
         TypeError: f is not callable, or an argument is neither an array nor a number.
     """
     if not callable(f):
-        fail(TypeError, "from_function", f"f must be callable, got {type(f).__name__}.")
+        fail(TypeError, "from_function", f"f must be a function of (scores, (n, i, j)), got {type(f).__name__}.")
     return ScoreModifier("function", function_arrays(arrays), (f,))
 
 

@@ -234,7 +234,7 @@ class TestLoadBert:
         [
             ("config.json", b"{", "config.json is not valid JSON"),
             ("config.json", b"\xff\xfe", "config.json is not valid JSON"),
-            ("config.json", b"[1]", "config.json must hold a dict, got a list"),
+            ("config.json", b"[1]", "config.json must hold an object, got an array"),
             ("config.json", b"[" * 200_000, "config.json is not valid JSON"),
             ("model.safetensors", b"\x00" * 5, "model.safetensors is corrupt"),
             ("model.safetensors", b"", "model.safetensors is corrupt"),

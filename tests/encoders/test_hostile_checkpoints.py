@@ -101,7 +101,9 @@ class TestConfig:
         )
         assert refusal(tmp_path, NotImplementedError).endswith(", supported is 'bert'")
 
-    @pytest.mark.parametrize(("content", "message"), [(b"[]", "must hold a dict"), (b"1" * 9999, "is not valid JSON")])
+    @pytest.mark.parametrize(
+        ("content", "message"), [(b"[]", "must hold an object"), (b"1" * 9999, "is not valid JSON")]
+    )
     def test_json_of_another_kind(self, tmp_path, refusal, content, message):
         (small_bert.write_checkpoint(tmp_path) / "config.json").write_bytes(content)
         assert message in refusal(tmp_path)

@@ -108,7 +108,7 @@ class TestLoad:
             ({"modules": ["Transformer", "Pooling"]}, "modules.json must list objects"),
             ({"limits": {"max_seq_length": 14}}, "max_seq_length=14, but the model has 13 positions"),
             ({"modules": [{"path": ""}]}, "modules.json must list objects with a type and a path"),
-            ({"modules": {}}, "modules.json must hold a list, got a dict"),
+            ({"modules": {}}, "modules.json must hold an array, got an object"),
         ],
     )
     def test_refuses_contradictions(self, tmp_path, files, message):

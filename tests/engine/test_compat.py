@@ -139,7 +139,7 @@ class TestJaxNn:
             ({"value": np.ones((B, S, G, D), np.float16)}, TypeError, "float32 but value has float16"),
             ({"is_causal": 1}, TypeError, "is_causal must be True or False"),
             ({"implementation": "flash"}, ValueError, "implementation must be one of None, 'xla', 'dense',"),
-            ({"local_window_size": -1}, ValueError, "left must be at least 0"),
+            ({"local_window_size": -1}, ValueError, "local_window_size must be at least 0, got -1"),
         ],
     )
     def test_refuses(self, arrays, change, error, message):

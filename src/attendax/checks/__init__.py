@@ -30,6 +30,7 @@ from .shapes import floating as floating
 from .shapes import is_floating as is_floating
 from .shapes import is_wider as is_wider
 from .values import boolean as boolean
+from .values import bounds as bounds
 from .values import function_arrays as function_arrays
 from .values import heads as heads
 from .values import in_range as in_range

@@ -16,6 +16,13 @@ def on_kind(name: str, value: Any, dtype: str = "") -> str:
     return f"Convert the {kind} to an array: {array}." if (array := _array_of(name, value, dtype)) else ""
 
 
+def on_integers(name: str, value: Any) -> str:
+    """The code that makes an array of integers of a list, a tensor, or an array of another dtype."""
+    if advice := on_kind(name, value):
+        return advice
+    return f"Convert it: {name}.astype('int32')." if str(getattr(value, "dtype", "")).startswith("float") else ""
+
+
 def on_part(sign: str, other: Any) -> str:
     """The code that joins a mask with something that is none, by ``&`` or ``|``."""
     if getattr(other, "__module__", "") == "attendax.masks" and callable(other):

@@ -90,7 +90,8 @@ def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         said = advice.on_kind("bias", value, str(dtype))
         said = ("Pass a mask as mask." if advice.is_mask(value) else said) if hasattr(value, "kind") else said
-        fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.", advice=said)
+        rows = [("bias", type(value).__name__, f"a floating array that broadcasts to {scores}")]
+        fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.", rows, advice=said)
     rows = [("bias", f"{tuple(value.shape)} {value.dtype}", f"a floating array that broadcasts to {scores}")]
     if str(value.dtype) not in FLOATING:
         said = advice.on_kind("bias", value) or native("bias", value)
@@ -201,8 +202,13 @@ def pairs_to_merge(function: str, one: Any, other: Any) -> None:
     """Refuse what is not two pairs (out, lse) that go together."""
     for name, pair in (("one", one), ("other", other)):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            fail(TypeError, function, f"{name} must be a pair (out, lse), got {type(pair).__name__}.")
+            fail(TypeError, function, f"{name} must be a pair (out, lse), got {_kind(pair)}.")
     check(function, {"out1": one[0], "lse1": one[1], "out2": other[0], "lse2": other[1]})
+
+
+def _kind(value: Any) -> str:
+    """The type of a value, with the length of a tuple or list."""
+    return f"a {type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else type(value).__name__
 
 
 def _grad_lse(function: str, value: Any, lse: tuple[int, ...]) -> None:

@@ -139,7 +139,7 @@ def rotary(
     numbers, factor = _frequencies(function, frequencies, D)
     count = D // 2 if numbers is None else len(numbers)
     if axes is not None and not hasattr(axes, "__len__"):
-        fail(TypeError, function, f"axes must have one axis number per pair, got {type(axes).__name__}.")
+        fail(TypeError, function, f"axes must be a tuple with one axis number for each pair of columns, got {axes!r}.")
     axes = None if axes is None else tuple(integer(function, "axes", axis, minimum=0) for axis in axes)
     if axes is not None and len(axes) != count:
         fail(ValueError, function, f"axes has {len(axes)} entries but {count} pairs of columns are rotated.")

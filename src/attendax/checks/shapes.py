@@ -144,7 +144,7 @@ def _patterns(line: str) -> list[tuple[str, tuple[str, ...], bool]]:
 
 
 def _expected(pattern: tuple[str, ...]) -> str:
-    return f"({', '.join(pattern)}{',' if len(pattern) == 1 else ''})"
+    return f"({', '.join(pattern)}{',' if len(pattern) == 1 and pattern != ('...',) else ''})"
 
 
 def _repeated(rows: list[_Row]) -> str:
@@ -224,7 +224,7 @@ def floating(function: str, name: str, array: Any, *, rank: int | None = None) -
             advice=on_kind(name, array, "float32") or native(name, array),
         )
     if rank is not None and len(array.shape) != rank:
-        fail(ValueError, function, f"{name} has rank {len(array.shape)} but needs rank {rank}.")
+        fail(ValueError, function, f"{name} has shape {tuple(array.shape)} but needs rank {rank}.")
 
 
 def native(name: str, array: Any) -> str:

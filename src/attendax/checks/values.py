@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .advice import on_integers
 from .shapes import fail
 
 NUMBERS = {"scale": "a number or a floating array of shape ()"}  # what is taken beside plain numbers
@@ -194,14 +195,20 @@ def lengths(function: str, name: str, value: Any, longest: int, *, rank: int | N
     """
     dtype = str(getattr(value, "dtype", type(value).__name__))
     if not dtype.startswith(("int", "uint")) or not hasattr(value, "shape"):
-        fail(TypeError, function, f"{name} must be an array of integers, got {dtype}.")
+        fail(TypeError, function, f"{name} must be an array of integers, got {dtype}.", advice=on_integers(name, value))
     if rank is not None and len(value.shape) != rank:
-        fail(ValueError, function, f"{name} has rank {len(value.shape)} but needs rank {rank}.")
+        fail(ValueError, function, f"{name} has shape {tuple(value.shape)} but needs rank {rank}.")
     if is_traced(value) or 0 in value.shape:
         return
     known = np.asarray(value)  # a JAX array would be traced by its own operations inside jit
     if known.min() < 0 or known.max() > longest:
-        fail(ValueError, function, f"{name} must lie in [0, {longest}], got {known.min()} to {known.max()}.")
+        fail(ValueError, function, f"{name} must lie in [0, {longest}], got {bounds(known)}.")
+
+
+def bounds(values: np.ndarray) -> str:
+    """The least and the largest number of an array, as an error shows them."""
+    low, high = values.min(), values.max()
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def is_traced(value: Any) -> bool:

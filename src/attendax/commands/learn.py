@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.set_defaults(run=_learn)
         return
     parser.add_argument("folder", metavar="DIR", help="folder with your functions")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="functions to grade [all]")
+    parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="functions to grade [all]")
     parser.add_argument(
         "--hint", type=int, default=0, metavar="N", help="number of hints, 0 to 3; the third is the derivation [0]"
     )

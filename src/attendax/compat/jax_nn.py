@@ -159,4 +159,7 @@ def _window(size: Any) -> Any:
     if size is None:
         return None
     left, right = size if isinstance(size, tuple | list) else (size, size)
+    for side in (left, right):
+        if side is not None and not hasattr(side, "shape"):
+            checks.integer(NAME, "local_window_size", side, minimum=0)
     return masks.window(left, right)

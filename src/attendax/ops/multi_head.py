@@ -52,10 +52,11 @@ def init_multi_head_attention(
     Raises:
         TypeError, ValueError: a size is not a positive integer, or M is not divisible by N.
     """
-    d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
-    checks.heads("MultiHeadAttention", d_model, num_heads)
-    checks.boolean("MultiHeadAttention", "bias", bias)
-    widths = checks.projections("MultiHeadAttention", d_model, kdim, vdim)
+    name = "init_multi_head_attention"
+    d_model = checks.integer(name, "d_model", d_model)
+    checks.heads(name, d_model, num_heads)
+    checks.boolean(name, "bias", bias)
+    widths = checks.projections(name, d_model, kdim, vdim)
     keys = jax.random.split(rng, 4)
     projections = (glorot(key, width, d_model, dtype) for key, width in zip(keys, widths, strict=True))
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))

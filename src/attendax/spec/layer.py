@@ -81,5 +81,5 @@ class Layer:
     def _after_forward(self, name: str) -> Any:
         value = getattr(self, name)
         if value is None:
-            fail(RuntimeError, type(self).__name__, "there is nothing to go back through: call forward first.")
+            fail(RuntimeError, type(self).__name__, "no forward has run yet; call forward first.")
         return value

@@ -189,7 +189,7 @@ class ScaledDotProductAttention:
 
     def _after_forward(self) -> Any:
         if self._cache is None:
-            fail(RuntimeError, "ScaledDotProductAttention", "there is nothing to go back through: call forward first.")
+            fail(RuntimeError, "ScaledDotProductAttention", "no forward has run yet; call forward first.")
         return self._cache
 
 

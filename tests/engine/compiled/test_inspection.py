@@ -118,12 +118,12 @@ REFUSED = {
     "floats": (
         TypeError,
         {"queries": np.zeros(2)},
-        "weights_at: queries must be a vector of integers, got float64 (2,).",
+        "weights_at: queries must be a vector of integers, got (2,) float64.",
     ),
-    "a number": (TypeError, {"keys": 3}, "weights_at: keys must be a vector of integers, got int ()."),
+    "a number": (TypeError, {"keys": 3}, "weights_at: keys must be a vector of integers, got int."),
     "matrix": (TypeError, {"keys": np.zeros((1, 1), int)}, "weights_at: keys must be a vector of integers"),
     "too late": (ValueError, {"keys": np.array([0, S])}, "weights_at: keys must lie in [0, 6], got 0 to 7."),
-    "negative": (ValueError, {"queries": np.array([-1])}, "weights_at: queries must lie in [0, 4], got -1 to -1."),
+    "negative": (ValueError, {"queries": np.array([-1])}, "weights_at: queries must lie in [0, 4], got -1."),
     "mask": (
         ValueError,
         {"queries": np.array([1]), "mask": np.ones((2, 2), bool)},

@@ -138,7 +138,7 @@ MISTAKES = [
     ("create_padding_mask", {"lengths": np.ones(3, bool)}, TypeError, ["lengths", "bool"]),
     ("create_padding_mask", {"lengths": [3, 2]}, TypeError, ["lengths", "list"]),
     ("create_padding_mask", {"lengths": 3}, TypeError, ["lengths", "int"]),
-    ("create_padding_mask", {"lengths": np.ones((3, 1), int)}, ValueError, ["lengths", "rank 2", "rank 1"]),
+    ("create_padding_mask", {"lengths": np.ones((3, 1), int)}, ValueError, ["lengths", "(3, 1)", "rank 1"]),
     ("MultiHeadAttention", {"num_heads": 4}, ValueError, ["d_model=22", "num_heads=4"]),
     ("MultiHeadAttention", {"d_model": 0}, ValueError, ["d_model", "at least 1", "0"]),
     ("MultiHeadAttention", {"d_model": 22.0}, TypeError, ["d_model", "22.0 of type float"]),
@@ -434,7 +434,7 @@ def test_a_wrong_weight_inside_the_block_changes_nothing():
 @pytest.mark.parametrize("name", [*LAYERS, "ScaledDotProductAttention"])
 def test_backward_before_forward(name):
     layer = (LAYERS | {"ScaledDotProductAttention": spec.ScaledDotProductAttention})[name]()
-    message = f"{name}: there is nothing to go back through: call forward first."
+    message = f"{name}: no forward has run yet; call forward first."
     assert assert_refuses(lambda: layer.backward(np.ones((2, 3, 6))), RuntimeError) == message
     if name != "TransformerEncoderBlock":
         assert assert_refuses(lambda: layer.attention_weights, RuntimeError) == message
@@ -455,10 +455,12 @@ VALUES = [
     (lambda: masks.causal(1.5), TypeError, "causal: offset must be an integer, got 1.5 of type float."),
     (lambda: masks.window(-1, 2), ValueError, "window: left must be at least 0, got -1."),
     (lambda: masks.window(2, 0.5), TypeError, "window: right must be an integer, got 0.5 of type float."),
-    (lambda: masks.padding(np.ones(3)), TypeError, "padding: key_lengths must be an array of integers, got float64."),
+    (lambda: masks.padding(np.ones(3)), TypeError,
+     "padding: key_lengths must be an array of integers, got float64.\nConvert it: key_lengths.astype('int32')."),
     (lambda: masks.window(1, 2, 0.5), TypeError, "window: offset must be an integer, got 0.5 of type float."),
     (lambda: masks.window(2**31, 2), ValueError, "window: left must be at most 1073741824, got 2147483648."),
-    (lambda: masks.causal(np.array([0.5])), TypeError, "causal: offset must be an array of integers, got float64."),
+    (lambda: masks.causal(np.array([0.5])), TypeError,
+     "causal: offset must be an array of integers, got float64.\nConvert it: offset.astype('int32')."),
     (lambda: masks.causal([3]), TypeError, "causal: offset must be an integer, got [3] of type list."),
     (lambda: masks.padding([3]), TypeError,
      "padding: key_lengths must be an array of integers, got list.\n"
@@ -468,30 +470,31 @@ VALUES = [
     (lambda: masks.padding(np.array([3, 2**32 + 3])), ValueError,
      "padding: key_lengths must lie in [0, 2147483647], got 3 to 4294967299."),
     (lambda: masks.padding(np.array([3], np.uint64) + np.uint64(2**63)), ValueError,
-     "padding: key_lengths must lie in [0, 2147483647], got 9223372036854775811 to 9223372036854775811."),
+     "padding: key_lengths must lie in [0, 2147483647], got 9223372036854775811."),
     (lambda: masks.padding(2**40), ValueError, "padding: key_lengths must be at most 2147483647, got 1099511627776."),
     (lambda: masks.causal().check(3, 2**29), ValueError, "masks: T=3 and S=536870912 must be below 536870912."),
     (lambda: masks.segments(IDS + 2**40, jnp.asarray(IDS, jnp.int32)), ValueError,
-     "segments: query_ids go from 1099511627776 to 1099511627776, but the other ids are int32.\n"
-     "Give both as NumPy arrays, or ids of 32 bits."),
+     "segments: query_ids are 1099511627776, but the other ids are int32.\n"
+     "Pass both as NumPy arrays, or ids of 32 bits."),
     (lambda: masks.padding(None), TypeError, "padding: key_lengths must be an array of integers, got NoneType."),
     (lambda: masks.padding(IDS[0], np.ones(3, bool)), TypeError,
      "padding: query_lengths must be an array of integers, got bool.\n"
      "If the real tokens come first, write query_lengths.sum(-1)."),
     (lambda: masks.segments(IDS, IDS > 0), TypeError, "segments: key_ids must be an array of integers, got bool."),
     (lambda: masks.segments(np.array(0), IDS), ValueError, "segments: query_ids has rank 0 but needs at least 1."),
-    (lambda: masks.segments(IDS, IDS).to_dense(5, 7), ValueError, "segments: key_ids has length 5 but must have 7."),
-    (lambda: masks.prefix(np.ones(2)), TypeError, "prefix: lengths must be an array of integers, got float64."),
-    (lambda: masks.prefix(np.array([8])).to_dense(5, 7), ValueError, "prefix: lengths must lie in [0, 7], got 8 to 8."),
+    (lambda: masks.segments(IDS, IDS).to_dense(5, 7), ValueError, "segments: key_ids has length 5, expected S=7."),
+    (lambda: masks.prefix(np.ones(2)), TypeError,
+     "prefix: lengths must be an array of integers, got float64.\nConvert it: lengths.astype('int32')."),
+    (lambda: masks.prefix(np.array([8])).to_dense(5, 7), ValueError, "prefix: lengths must lie in [0, 7], got 8."),
     (lambda: masks.padding(np.array([7]), np.array([6])).to_dense(5, 7), ValueError,
-     "padding: query_lengths must lie in [0, 5], got 6 to 6."),
+     "padding: query_lengths must lie in [0, 5], got 6."),
     (lambda: masks.blocks(IDS, 2, 2), TypeError, "blocks: array must be boolean, got int64."),
-    (lambda: masks.dense(IDS), TypeError, "dense: array must be boolean, got int64."),
+    (lambda: masks.dense(IDS), TypeError, "dense: array must be boolean, got int64.\nWrite array.astype(bool)."),
     (lambda: masks.dense(IDS > 0).to_dense(3, 5), ValueError,
      "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1.\n"
      "For one entry per key, (B, S), write array[:, None, None, :], or masks.padding(array.sum(-1)) "
      "if the real tokens come first."),
-    (lambda: masks.from_function(1), TypeError, "from_function: f must be callable, got int."),
+    (lambda: masks.from_function(1), TypeError, "from_function: f must be a function of positions (i, j), got int."),
     (lambda: masks.causal() & IDS, TypeError,
      "masks: & joins two masks, got ndarray.\nWrite mask & masks.dense(array.astype(bool))."),
     (lambda: (IDS > 0) & masks.causal(), TypeError,
@@ -520,15 +523,15 @@ VALUES = [
      "from_function: arrays must be arrays, numbers, or pytrees of them, got 'text'."),
     (lambda: scores.softcap(0.0), ValueError, "softcap: cap must be a finite number in (0, inf), got 0.0."),
     (lambda: scores.softcap(None), TypeError, "softcap: cap must be a number known before tracing, got NoneType."),
-    (lambda: scores.alibi(np.ones((2, 2))), ValueError, "alibi: slopes has rank 2 but needs rank 1."),
+    (lambda: scores.alibi(np.ones((2, 2))), ValueError, "alibi: slopes has shape (2, 2) but needs rank 1."),
     (lambda: scores.softcap(jnp.float32(2.0)), TypeError,
      "softcap: cap must be a number known before tracing, got an array () float32.\n"
      "Write it as a function: scores.from_function(lambda s, positions, cap: cap * jnp.tanh(s / cap), cap)."),
     (lambda: scores.alibi(np.ones(2), 2**31), ValueError, "alibi: offset must be at most 2147483647, got 2147483648."),
     (lambda: scores.alibi(np.ones(2), np.array(-(2**40))), ValueError,
-     "alibi: offset must lie in [-2147483648, 2147483647], got -1099511627776 to -1099511627776."),
+     "alibi: offset must lie in [-2147483648, 2147483647], got -1099511627776."),
     (lambda: scores.relative_bias(np.ones((2, 3)), np.array(0.5)), TypeError,
-     "relative_bias: offset must be an array of integers, got float64."),
+     "relative_bias: offset must be an array of integers, got float64.\nConvert it: offset.astype('int32')."),
     (lambda: scores.alibi(np.ones(2, ">f4")), TypeError,
      "alibi: slopes must be a floating array, got >f4.\n"
      "Convert the byte order: slopes.astype('float32')."),
@@ -539,9 +542,10 @@ VALUES = [
     (lambda: scores.relative_bias(np.ones((2, 4))), ValueError,
      "relative_bias: table has 4 columns but needs an odd number, 2R + 1."),
     (lambda: scores.relative_bias(IDS), TypeError, "relative_bias: table must be a floating array, got int64."),
-    (lambda: scores.sink(np.zeros((2, 1))), ValueError, "sink: logits has rank 2 but needs rank 1."),
+    (lambda: scores.sink(np.zeros((2, 1))), ValueError, "sink: logits has shape (2, 1) but needs rank 1."),
     (lambda: scores.sink(IDS), TypeError, "sink: logits must be a floating array, got int64."),
-    (lambda: scores.from_function(None), TypeError, "from_function: f must be callable, got NoneType."),
+    (lambda: scores.from_function(None), TypeError,
+     "from_function: f must be a function of (scores, (n, i, j)), got NoneType."),
     (lambda: scores.compose(), ValueError, "compose: needs at least one modifier."),
     (lambda: scores.compose(masks.causal()), TypeError, "compose: takes values from attendax.scores, got Mask."),
 ]  # fmt: skip

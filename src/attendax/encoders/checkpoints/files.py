@@ -108,6 +108,9 @@ class Settings(NamedTuple):
         return names[value]
 
 
+JSON_KINDS: dict[type, str] = {dict: "an object", list: "an array", str: "a string"}
+
+
 def read_settings(directory: Path, function: str) -> Settings:
     """``config.json`` of a directory."""
     if not directory.is_dir():
@@ -131,7 +134,8 @@ def read_json(path: Path, function: str, kind: type = dict) -> Any:
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or brackets without end
         raise ValueError(f"{function}: {path} is not valid JSON ({error})") from None
     if not isinstance(content, kind):
-        raise ValueError(f"{function}: {path} must hold a {kind.__name__}, got a {type(content).__name__}")
+        got = JSON_KINDS.get(type(content), reprlib.repr(content))
+        raise ValueError(f"{function}: {path} must hold {JSON_KINDS[kind]}, got {got}")
     return content
 
 
