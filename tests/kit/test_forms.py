@@ -175,7 +175,6 @@ ODD = {  # lines that are no convention, and what is said of them
     "(j <= i) & (j >= i - 3)": ("rule", "some queries do not see some keys"),
     "mask | (n == 1)": ("read", ""),
     "1 / (D + 1)": ("scale", "the result is wrong"),
-    "np.log(S) * D**-0.5": ("scale", "the result is wrong"),
     "out + query[..., :1] / 100": ("tail", "the result is wrong"),
     "1.01 * out": ("tail", "out: 1.01 times what is right"),
 }
