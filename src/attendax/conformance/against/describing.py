@@ -49,6 +49,7 @@ SEVERAL = "it always gives several arrays, of which the first is compared"
 NO_END = 2**20  # a window that has all keys
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
+UNSCALED = "does not scale what is kept"  # of dropout
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
 
@@ -284,7 +285,7 @@ class Describing:
         if not found:
             return form
         mean, apart = (float(x) for x in (found[0].mean(), abs(found[0] - 1).max()))
-        said = {"scales what is kept by 1/(1 - rate)": 1.0, "does not scale what is kept": 0.5}
+        said = {"scales what is kept by 1/(1 - rate)": 1.0, UNSCALED: 0.5}
         near = [x for x, wanted in said.items() if abs(mean - wanted) < 0.15 and found[0].std() > 1e-3]
         return form.but(dropout=near[0] if near else "drops nothing" if apart < 1e-3 else UNKNOWN)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against.describing import OF_PLAIN
+from ..against.describing import OF_PLAIN, UNSCALED
 from ..against.forms import LAW, Form, Option
 from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE
 from ..conventions.form import Form as Conventions
@@ -85,6 +85,8 @@ class Contract:
         if always := self.form.how["always"]:
             kind = DEFECT if Conventions().but(causal=always).kind("causal") == DEFECT else UNUSUAL
             yield Meaning("always", always, kind, f"it is causal whatever it is asked, {always}")
+        if (dropout := self.form.how["dropout"]) == UNSCALED:
+            yield Meaning("dropout", dropout, DEFECT, "dropout does not multiply what it keeps by 1/(1 - rate)")
         if (large := self.form.how["large"]) != LAW["large"]:
             yield Meaning(
                 "large", large, UNUSUAL if large.startswith("clips") else DEFECT, f"of large scores it {large}"

@@ -102,7 +102,7 @@ class Describer(Describing):
         for name in (x for x in self._free() if cut and x not in (*taken, *unread, *form.given)):
             unread[name] = "no time to find out; --limit SECONDS gives more"
         square = self.sizes == SQUARE and not form.pack.startswith("qkv")
-        known, no_need = {name for row in OPTIONS.values() for name in row.names}, {SEVERAL: ""}
+        known, no_need = {name for row in OPTIONS.values() for name in (*row.names, *row.kinds)}, {SEVERAL: ""}
         unread = {k: WHY[k in known] if x == NOT_TAKEN else x for k, x in unread.items()}
         unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT and no_need.get(x, x)}
         short = not square and self._is_short(form)
@@ -180,9 +180,9 @@ class Describer(Describing):
         return found
 
     def _offered(self, form: Form, name: str) -> Form | None:
-        """The form with a keyword; with arrays of one head if a mask means nothing beside several."""
+        """The form with a keyword; with arrays of one head if a mask or lengths mean nothing beside several."""
         found = super()._offered(form, name)
-        if found or form.layout != Form().layout or name not in OPTIONS["mask"].names:
+        if found or form.layout not in ("BNTD", "NTD") or not {"mask", "key_lengths"} & {*options.named(name)}:
             return found
         return super()._offered(dataclasses.replace(form, layout="BTD", grouped=False), name)
 
