@@ -48,3 +48,36 @@ def as_dict(q, k, v, scale=None):
     """(B, T, N, D), and a result that is a dict."""
     made = as_dataclass(q * (1 if scale is None else scale * q.shape[-1] ** 0.5), k, v)
     return {"attn_output": made.hidden, "attn_weights": made.weights}
+
+
+def lens(queries, keys, values, valid_lens=None, longer=0):
+    """(B, T, D), and a length of keys for each text: as of the book Dive into Deep Learning."""
+    s = queries @ keys.swapaxes(1, 2) / np.sqrt(queries.shape[-1])
+    if valid_lens is not None:
+        s = np.where(np.arange(s.shape[-1]) < valid_lens[:, None, None] + longer, s, -1e6)
+    return softmax(s) @ values
+
+
+def lens_long(queries, keys, values, valid_lens=None):
+    """One key too many."""
+    return lens(queries, keys, values, valid_lens, 1)
+
+
+def tril_after(q, k, v):
+    """The lower triangle of the weights."""
+    return np.tril(softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))) @ v
+
+
+def documents_earlier(q, k, v, q_segment_ids=None, kv_segment_ids=None):
+    """Queries see the segments before their own."""
+    s = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
+    if q_segment_ids is not None:
+        s = np.where((q_segment_ids[:, :, None] >= kv_segment_ids[:, None])[:, None], s, -1e30)
+    return np.einsum("bnts,bsnd->btnd", softmax(s), v)
+
+
+def chunks_padded(query, key, value, chunk=4):
+    """Keys and values are padded to whole chunks, and not masked."""
+    more = [(0, 0)] * (key.ndim - 2) + [(0, -key.shape[-2] % chunk), (0, 0)]
+    s = query @ np.pad(key, more).swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    return softmax(s) @ np.pad(value, more)

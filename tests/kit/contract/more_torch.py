@@ -82,3 +82,10 @@ def mpt(query, key, value, n_heads, kv_n_heads=None, key_padding_mask=None):
     if key_padding_mask is not None:
         s = s.masked_fill(~key_padding_mask[:, None, None], torch.finfo(s.dtype).min)
     return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def drops_unscaled(q, k, v, mask=None, dropout_p=0.0):
+    """What dropout keeps is not larger."""
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    weights = (s if mask is None else s.masked_fill(~mask, -math.inf)).softmax(-1)
+    return weights * (torch.rand_like(weights) >= dropout_p) @ v

@@ -123,7 +123,7 @@ class Adapter(Keywords):
         """A call for each text, or each head, where ``b`` has no such axis."""
         b, index = self.b, {"B": "b", "N": ":, n", "BN": "b, n"}["".join(self.loops)]
         at = {"b": "x[b % len(x)]", "b, n": "x[b % len(x), n % x.shape[1]]", ":, n": "x[:, n % x.shape[1]]"}[index]
-        at += " if getattr(x, 'ndim', 0) == 4 else " + ("x[b % len(x)] if getattr(x, 'ndim', 0) == 1 else " * ("b" in index))
+        at += " if getattr(x, 'ndim', 0) == 4 else " + "x[b % len(x)] if getattr(x, 'ndim', 0) else " * ("b" in index)
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
         names = [f"{name}=" for name in b.by_name] or [""] * 3
         each_of = zip(names, b.order.split(", "), strict=True)
