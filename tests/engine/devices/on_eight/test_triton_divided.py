@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 import fake_gpu
 import gpu_calls as calls
 from attendax import attention, masks, scores
+from attendax.kernels import cudnn
 from attendax.kernels.gpu import compiled
 from collectives import collectives
 
@@ -135,3 +136,19 @@ def test_inside_shard_map(gpu):
     assert {one.numbers[:4] for one in gpu.launched if one.kernel == "forward"} == {(1, 1, T, S)}
     if importlib.util.find_spec("triton") is not None:
         calls.compare([np.asarray(x) for x in found], calls.right(given, mask=masks.causal(9)), "bfloat16")
+
+
+def test_the_program_for_cuda_says_how_it_is_divided(tmp_path, monkeypatch):
+    """Lowered without a GPU, for eight devices."""
+    fake_gpu.the_gpu()
+    fake_gpu.write_package(tmp_path / "fake_attendax_gpu")
+    fake_gpu.install(monkeypatch, tmp_path)
+    monkeypatch.setattr(cudnn, "capability", lambda: (9, 0))
+    where = NamedSharding(MESH, P("data", "tensor"))
+    shape = jax.ShapeDtypeStruct((8, 4, 1024, 128), jnp.bfloat16, sharding=where)
+    traced = jax.jit(lambda *a: attention(*a, implementation="triton")).trace(shape, shape, shape)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@CustomSPMDPartitioning(") == 1
+    assert "sdy.sharding_rule" in text
+    compiled.package.cache_clear()
+    compiled._added.cache_clear()
