@@ -104,12 +104,12 @@ def from_tokens(q, k, v):
 
 
 def packed(qkv):
-    """(B, T, 3, N, D) to (B, T, N D)."""
+    """(B, T, 3, N, D) to (B, T, N·D)."""
     return from_tokens(*np.moveaxis(qkv, 2, 0))
 
 
 def megatron(q, k, v):
-    """(T, B, N, D) to (T, B, N D)."""
+    """(T, B, N, D) to (T, B, N·D)."""
     return flat(*(np.moveaxis(x, 0, 2) for x in (q, k, v))).swapaxes(0, 1)
 
 
@@ -120,23 +120,23 @@ def megatron(q, k, v):
         pytest.param(
             moved, plain, "A takes (B, N, T, D) and gives (B, T, N, D); B takes (B, N, T, D)", marks=pytest.mark.slow
         ),
-        pytest.param(plain, flat, "B takes (B, N, T, D) and gives (B, T, N D)", marks=pytest.mark.slow),
+        pytest.param(plain, flat, "B takes (B, N, T, D) and gives (B, T, N·D)", marks=pytest.mark.slow),
         pytest.param(
             flat,
             moved,
-            "A takes (B, N, T, D) and gives (B, T, N D); B takes (B, N, T, D) and gives (B, T, N, D)",
+            "A takes (B, N, T, D) and gives (B, T, N·D); B takes (B, N, T, D) and gives (B, T, N, D)",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             from_tokens,
             flat,
-            "A takes (B, T, N, D) and gives (B, T, N D); B takes (B, N, T, D) and gives (B, T, N D)",
+            "A takes (B, T, N, D) and gives (B, T, N·D); B takes (B, N, T, D) and gives (B, T, N·D)",
             marks=pytest.mark.slow,
         ),
-        (flat, from_tokens, "B takes (B, T, N, D) and gives (B, T, N D)"),
-        pytest.param(flat, megatron, "B takes (T, B, N, D) and gives (T, B, N D)", marks=pytest.mark.slow),
-        (megatron, plain, "A takes (T, B, N, D) and gives (T, B, N D)"),
-        (packed, moved, "A takes qkv (B, T, 3, N, D) and gives (B, T, N D)"),
+        (flat, from_tokens, "B takes (B, T, N, D) and gives (B, T, N·D)"),
+        pytest.param(flat, megatron, "B takes (T, B, N, D) and gives (T, B, N·D)", marks=pytest.mark.slow),
+        (megatron, plain, "A takes (T, B, N, D) and gives (T, B, N·D)"),
+        (packed, moved, "A takes qkv (B, T, 3, N, D) and gives (B, T, N·D)"),
     ],
 )
 def test_a_result_with_its_heads_elsewhere(a, b, gives):

@@ -30,10 +30,12 @@ from .options import (
     RULES,
     UNREAD,
     WIDE,
+    axes_of,
     beside,
     drawn,
     kind_of,
 )  # fmt: skip
+from .options import GIVEN as RESULTS
 
 
 class Convention(NamedTuple):
@@ -217,21 +219,14 @@ def _small(one: Form, other: Form) -> Iterator[Probe]:
 
 
 def _layout(form: Form) -> str:
-    pack, _, axis = form.pack.partition(" ")
-    axes = list(form.layout.replace("(ND)", "*"))
-    axes = ["N D" if x == "*" else x for x in axes]
-    count = {"qkv": "3", "kv": "2"}.get(pack, "")
-    if axis == "-1":
-        axes[-1] = f"{count} {axes[-1]}"
-    elif pack:
-        axes.insert(int(axis), count)
-    gives = f" and gives ({', '.join(form.returned.replace('(ND)', '*')).replace('*', 'N D')})" if form.returned else ""
-    return f"takes {pack + ' ' if pack else ''}({', '.join(axes)}){gives}"
+    pack = form.pack.partition(" ")[0]
+    gives = f" and gives {axes_of(form.returned)}" if form.returned else ""
+    return f"takes {pack}{' ' * bool(pack)}{axes_of(form.layout, form.pack)}{gives}"
 
 
-def _shape(form: Form) -> str:
-    sizes = {"B": 2, "N": 4, "T": 3, "D": 6, "*": 24}
-    return f"({', '.join(str(sizes[x]) for x in form.outcome.replace('(ND)', '*'))})"
+def _shape(form: Form) -> tuple[int, ...]:
+    found = eval(RESULTS[form.outcome].format(x="x"), {"xp": np, "x": np.empty((2, 4, 3, 6)), "B": 2})
+    return tuple(found.shape)
 
 
 class Apart(NamedTuple):

@@ -73,6 +73,21 @@ MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axe
 }  # fmt: skip
 
 
+COUNT = {"qkv": "3", "kv": "2"}  # of the arrays in one
+
+
+def axes_of(layout: str, pack: str = "") -> str:
+    """The axes of a layout in words."""
+    joined = {"*": "N·D", "+": "tokens", "&": "B·N"}
+    axes = [joined.get(x, x) for x in layout.replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")]
+    name, _, axis = pack.partition(" ")
+    if axis == "-1":
+        axes[-1] = f"{COUNT[name]}·{axes[-1]}"
+    elif name:
+        axes.insert(int(axis), COUNT[name])
+    return f"({', '.join(axes)})"
+
+
 def _of_segments(t: int, s: int, seed: int = 0, batch: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Segments of about two tokens, those of keys a token ahead; each query has keys."""
     keys = (np.arange(s) + 1 + seed + np.arange(batch)[:, None]) // 2

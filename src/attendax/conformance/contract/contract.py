@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..against.describing import OF_PLAIN, UNSCALED
 from ..against.forms import LAW, Form, Option
-from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE
+from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE, axes_of
 from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
 from . import fitting
@@ -219,35 +219,21 @@ def _rows(title: str, entries: list[str]) -> Iterator[str]:
         yield f"  {title if not k else '':<9} {entry}"
 
 
-COUNT = {"qkv": "3", "kv": "2"}  # of the arrays in one
-
-
-def _axes(layout: str, pack: str = "") -> str:
-    joined = {"*": "N·D", "+": "tokens", "&": "B·N"}
-    axes = [joined.get(x, x) for x in layout.replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")]
-    name, _, axis = pack.partition(" ")
-    if axis == "-1":
-        axes[-1] = f"{COUNT[name]}·{axes[-1]}"
-    elif name:
-        axes.insert(int(axis), COUNT[name])
-    return f"({', '.join(axes)})"
-
-
 def arrays_of(form: Form) -> str:
     """The arrays that it takes, and their axes, in words."""
     pack = form.pack.partition(" ")[0]
-    axes, grouped = _axes(form.layout, form.pack), ", fewer heads of keys allowed" * form.grouped
+    axes, grouped = axes_of(form.layout, form.pack), ", fewer heads of keys allowed" * form.grouped
     if pack == "kv":
         both = form.order.removeprefix("query, ")
-        return f"query as {_axes(form.layout)}; {both} in one array as {axes}{grouped}"
+        return f"query as {axes_of(form.layout)}; {both} in one array as {axes}{grouped}"
     return f"{form.order}{' in one array' if pack else ''} as {axes}{grouped}"
 
 
 def _gives(form: Form) -> str:
     first = ", the first of several results" * form.first
     lse = form.options.get("return_lse")
-    always = f", and always the log-sum-exp as {_axes(lse.form)}" if lse and not lse.name else ""
-    return f"{_axes(form.outcome)}{first}{always}"
+    always = f", and always the log-sum-exp as {axes_of(lse.form)}" if lse and not lse.name else ""
+    return f"{axes_of(form.outcome)}{first}{always}"
 
 
 def _option(ours: str, option: Option, layout: str) -> str:
@@ -256,7 +242,7 @@ def _option(ours: str, option: Option, layout: str) -> str:
         both = ", the same for queries and keys" * (option.name == option.form)
         return f"{' and '.join(dict.fromkeys(filter(None, option)))}: segment ids{both}"
     rank, _, meaning = option.form.partition("/")
-    axes = _axes("".join(x for x in rank.replace("(BN)", "&") if x in f"1&TS{layout}"))  # of those that it has
+    axes = axes_of("".join(x for x in rank.replace("(BN)", "&") if x in f"1&TS{layout}"))  # of those that it has
     given = f"{axes}, {meaning}" if meaning else axes if set(rank) <= {*"BNTS()1"} and rank else option.form
     named = "" if option.name == ours else WORDS.get(ours, ours.replace("_", " "))
     said = ", ".join(filter(None, (named, given)))

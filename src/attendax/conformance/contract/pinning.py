@@ -12,7 +12,7 @@ from ..adapters.implementation import PROTOCOL_TRAITS
 from ..against.forms import LAW, Form, Option
 from ..against.options import LAYOUTS, OPTIONS, REACH, SIDES, WIDE, first_kind
 from ..against.remote import PERHAPS, Function
-from ..conventions.table import DECLARED, TABLE
+from ..conventions.table import DECLARED, TABLE, UNSEARCHED
 from .contract import Contract
 
 CALLED = (
@@ -22,7 +22,8 @@ CALLED = (
 FORMULAS = {"causal": "j", "fill": "less "}  # how others than those of the table begin, as describe writes them
 LACKS = "lacks"  # traits that are not offered: no call finds them out
 VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
-    **{axis: tuple(TABLE[axis]) for axis in TABLE if axis not in ("scale", "given_scale", "bias", *FORMULAS)},
+    **{axis: (*values, *UNSEARCHED.get(axis, ())) for axis, values in TABLE.items()
+       if axis not in ("scale", "given_scale", "bias", *FORMULAS)},
     "reach": tuple(REACH), "side": tuple(SIDES),
 }  # fmt: skip
 OF_CALL = {"arrays": ("jax", "numpy", "torch"), "layout": LAYOUTS}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from .table import CONVENTION, DECLARED, DEFECT, INSTEAD, TABLE, UNUSUAL, Line, python, words_of_scale
+from .table import CONVENTION, DECLARED, DEFECT, INSTEAD, TABLE, UNSEARCHED, UNUSUAL, Line, python, words_of_scale
 
 NEAR = 2e-3  # of an exponent, and of a number as a share of it
 AXES = ("N", "T", "S", "D", "V")
@@ -43,7 +43,8 @@ class Form:
         if value == INSTEAD and self.value("causal") == DECLARED["decode"]:  # the rule of the same library
             documented = TABLE["causal"][DECLARED["decode"]].source
             return TABLE[axis][value]._replace(kind=CONVENTION, source=documented)
-        return TABLE[axis].get(value) or Line(python(value), said[axis].format(value), kind=kind)
+        known = TABLE[axis].get(value) or UNSEARCHED.get(axis, {}).get(value)
+        return known or Line(python(value), said[axis].format(value), kind=kind)
 
     def kind(self, axis: str) -> str:
         """The kind of its value of an axis: law, convention, unusual or defect."""

@@ -316,9 +316,6 @@ TABLE: dict[str, Axis] = {
             "a finite number for masked scores, as in jax.nn.dot_product_attention"),
         SEES_ALL: Line("softmax(without('mask')) @ v", "a query without any key sees all keys", "", CONVENTION,
             "a finite number is added where masked, as in BERT, modeling.py"),
-        SEES_LATER: Line("softmax(np.where(by_mask, 0, -np.inf)) @ v / by_mask.any(-1, keepdims=True)",
-            "a query whose own keys are all masked gets the mean of later keys", "", CONVENTION,
-            "a finite number where causal hides, as in GPT-NeoX, and a mask of -inf"),
         "NaN": Line("np.nan", "a query without any key gets NaN", EXPECT, CONVENTION,
             "a softmax of -inf, as in torch.nn.MultiheadAttention"),
     },
@@ -363,6 +360,13 @@ TABLE: dict[str, Axis] = {
     "gradients": {
         "their own": Line("keys, values"),
         "swapped": Line("values, keys", "gradients of keys and of values are swapped"),
+    },
+}  # fmt: skip
+UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from others
+    "empty": {
+        SEES_LATER: Line("softmax(np.where(by_mask, 0, -np.inf)) @ v / by_mask.any(-1, keepdims=True)",
+            "a query whose own keys are all masked gets the mean of later keys", "", CONVENTION,
+            "a finite number where causal hides, as in GPT-NeoX, and a mask of -inf"),
     },
 }  # fmt: skip
 DECLARED = {  # what an adapter or a flag declares, as a value of the axes causal and empty
