@@ -54,7 +54,7 @@ def test_what_it_promises_of_calls_that_fit_is_true():
         assert words in page
 
 
-@pytest.mark.slow  # a whole run; .ci/docs has it, too
+@pytest.mark.slow  # a whole run; .ci/docs also has it
 def test_the_function_that_leaks_is_told_so():
     """The commands as a reader types them in a clone; what the last one prints, word for word."""
     shown = re.search(r"<!-- leaky -->\n```text\n\$ cd (.*?)\n\$ attendax (.*?)\n(.*?)\n```", README, re.DOTALL)
