@@ -263,6 +263,6 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
     "one offset": (wrong(**only("offset", lambda x: np.full_like(x, x[0]))), ["cache: filled in part"],
                    "every batch gets the offset of the first", ""),
     "heads reshaped": (not_transposed, ["plain", "one query"],
-                       "the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped", ""),
+                       "heads of the result are reshaped to (.., N, T, V), where axes have to be swapped", ""),
     "tf32": (tf32, ["width 13"], "float32 is as coarse as products at tf32 or in float16", "--precision tf32"),
 }  # fmt: skip

@@ -324,7 +324,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "bias_scaled": "scale is applied to the bias", "scale_by_model": "1/√(N·D)", "strict": "own key", "no_max": "lse",
     "hides_queries": "swapped", "mixed_keys": "keys are split into heads by a reshape", "heads_joined": "joined by",
     "window_past": "a window hides", "pico_strict": "own key",
-    "powers_large": "does not subtract", "tril_after": "zeros after the softmax", "chunks_padded": "padded by zeros",
+    "powers_large": "does not subtract", "tril_after": "zeros after the softmax", "chunks_padded": "keys of zeros",
     "documents_earlier": "earlier segments", "drops_unscaled": "dropout does not",
     "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip

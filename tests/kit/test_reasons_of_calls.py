@@ -11,8 +11,8 @@ import stated
 from attendax import conformance
 from attendax.conformance.adapters.implementation import Implementation
 from attendax.conformance.diagnoses import by_running
+from attendax.conformance.diagnoses.by_probing import OVERFLOWS
 from attendax.conformance.diagnoses.by_running import RACE, STRIDES, UNWRITTEN
-from attendax.conformance.diagnoses.of_code import OVERFLOWS
 from attendax.conformance.diagnoses.unexplained import COUNTS, LEAK, OTHER_BITS, WEIGHED
 from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge.trial import Trial

@@ -44,13 +44,10 @@ class Steps:
         sinks = arrays.pop("sinks", None)
         self.lead = arrays["query"].shape[:-2]
         q, k, v = (of_scores(arrays[name]) for name in ("query", "key", "value"))
-        q, k, v = eval(_compiled(form.line("split").text), {"q": q, "k": k, "v": v, "mixed": mixed})
+        q, k, v = eval(_compiled(form.line("split").text), FUNCTIONS | {"q": q, "k": k, "v": v})
         (N, T, D), (G, S, V) = q.shape[1:], v.shape[1:]
         self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
-        self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), softmax=softmax, in_blocks=in_blocks)
-        self.known |= dict(
-            by_first_query=by_first_query, without=self._without, top=top, largest=largest, unit=unit, so_far=so_far
-        )
+        self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), without=self._without) | FUNCTIONS
         heads = self.line("heads")
         self.heads = heads if isinstance(heads, tuple) else (heads, heads)  # of keys and of values, of each query head
         self.width = self.line("width")
@@ -88,8 +85,9 @@ class Steps:
             known["by_mask"] = known["by_mask"] & (self.bias != -np.inf)
         known["either"] = functools.partial(self._either, by_axis)
         known["in_place"] = functools.partial(self._in_place, by_axis)
+        known["hides"] = bool(asked)
         seen = self.line("joins", seen=self._all(by_axis))
-        seen = self.line("pairs", seen=seen, hides=bool(asked))
+        seen = self.line("pairs", seen=seen)
         return np.broadcast_to(seen, (*self.q.shape[:3], known["S"]))
 
     def _all(self, by_axis: dict[str, np.ndarray]) -> np.ndarray:
@@ -309,6 +307,9 @@ def by_first_query(mask: np.ndarray, rows: int, keys: int) -> np.ndarray:
     first = mask[..., ::rows, :]
     counts = np.logical_or.reduceat(first, np.arange(0, S, keys), axis=-1)
     return mask & counts.repeat(rows, axis=-2)[..., :T, :].repeat(keys, axis=-1)[..., :S]
+
+
+FUNCTIONS = {f.__name__: f for f in (by_first_query, in_blocks, largest, mixed, so_far, softmax, top, unit)}  # in lines
 
 
 def forward(inputs: Inputs, form: Form = LAW) -> Leaves:

@@ -15,7 +15,7 @@ from ..conventions import formula
 from ..conventions.form import factor_of, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case
-from .hypothesis import is_backward, is_near, is_right, lengths
+from .hypothesis import FORWARD, is_backward, is_near, is_right, lengths
 
 MOST_CALLS = 80
 BLOCKS = (128, 64, 32, 16)
@@ -31,6 +31,8 @@ BIASED = """query = 0 * query; value = 0 * value; value[..., 0, :] = 1
 bias = np.zeros((1, 1, T, S), dtype); bias[..., 0] = 1"""  # the first score is what a bias of 1 adds
 EVEN = "query = np.full_like(query, 1 / D); key = np.full_like(key, {score} * D**0.5)"
 ABOUT = {"float16": (6, 100), "float64": (600, 720)}  # scores below and above the last whose exponential is finite
+LOWEST = -103.0  # a score below which every exponential is 0 in float32
+OVERFLOWS = "exp overflows: the row's largest score is not subtracted"
 MANY, MORE_KEYS = 9, (0, 5)
 GIVEN = 0.3
 
@@ -110,7 +112,18 @@ def lengths_seen(trial: Trial) -> str:
 
 
 def overflows(trial: Trial) -> bool:
-    """Tell whether scores that are all alike are right as long as their exponentials are finite, and wrong beyond."""
+    """Tell whether rows are not finite whose largest exponential is infinite, or 0, and all others are right.
+
+    And scores that are all alike are right as long as their exponentials are finite, and wrong beyond.
+    """
+    wanted, got = (x.get("out", np.zeros(0)) for x in (trial.expected(), trial.got))
+    if trial.case.direction not in FORWARD or got.shape != wanted.shape or np.isfinite(got).all():
+        return False
+    largest = formula.top(formula.Steps(trial.inputs).scores())
+    limit = np.log(float(np.finfo("float16" if trial.dtype == "float16" else "float32").max))
+    bad = ((largest > limit) | ((largest < LOWEST) & (largest > -np.inf))).reshape(*wanted.shape[:-1], 1)
+    if not is_near(trial, {"out": np.where(bad & ~np.isfinite(got), wanted, got)}, {"out": wanted}):
+        return False
     ends = []
     for score in ABOUT.get(trial.dtype, (80, 92)):
         other = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{EVEN.format(score=score)}"))

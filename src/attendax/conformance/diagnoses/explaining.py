@@ -16,7 +16,7 @@ from ..conventions.table import ASKS
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
-from . import by_probing, of_code
+from . import by_probing, packs
 from .by_running import is_called_once, is_late, until_the_end_of, with_case
 from .hypothesis import Hypothesis, is_right, of_table, pairs_of
 
@@ -102,7 +102,7 @@ def _by_one_value(
 ) -> list[Reason]:
     """Reasons for the cases that are left, of one value; then of what comes on top of the first that was found."""
     every = list[Reason]()
-    hypotheses: list[Hypothesis] = [*table, *of_code.HYPOTHESES]
+    hypotheses: list[Hypothesis] = [*table, *packs.HYPOTHESES]
     for _ in range(LEVELS):
         first = None
         for reason in _of_level(left, hypotheses, greens):
@@ -300,8 +300,6 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     once = _called_once(trials)
     for other in varied(once):
         rivals = _left_by(other, rivals)
-    if any(h.name == of_code.OVERFLOWS for h in rivals) and not (once and by_probing.overflows(once[0])):
-        rivals = [h for h in rivals if h.name != of_code.OVERFLOWS]
     if is_late():
         return None
     for trial in once[:MOST_NAMES] if len(rivals) > 1 else ():

@@ -15,7 +15,7 @@ from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
-from . import by_numbers, by_running, unexplained
+from . import by_numbers, by_probing, by_running, unexplained
 from .causes import VAGUE, WRONG, Faults, apart, folded, joined, rank
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .following import Reach
@@ -27,6 +27,7 @@ FOR_FOLDERS = FOR_FOREIGN[:1]
 MANY = 24  # faults
 MORE, TOGETHER = 4, 4  # times the seconds of a run, if they were too few; reasons of which two are tried at once
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
+LOOKS = (*by_running.LOOKS, (by_probing.OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
 OF_NUMBERS = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
@@ -178,7 +179,7 @@ def _of_calls(faults: Faults, implementation: Implementation, how: How) -> None:
         faults.take(ZEROS, zeros | {o.case.name for o in faults.left if o.finding.message == ZEROS}, tried=0)
     if faults.take(by_numbers.ROUNDED, {name for name, x in faults.of_numbers().items() if by_numbers.is_rounded(x)}):
         faults.causes[-1] = faults.causes[-1]._replace(harm=Harm.ROBUSTNESS)
-    for name, look, remedy in by_running.LOOKS:
+    for name, look, remedy in LOOKS:
         mine = dict(sorted(faults.of_numbers().items(), key=lambda item: plainness(item[1])))
         names = _seen_from_the_plainest(mine, look, once=name == by_running.COMPILED)
         if name == by_running.RACE:
