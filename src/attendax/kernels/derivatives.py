@@ -1,7 +1,7 @@
 """The derivatives of attention, forward and reverse mode and their compositions, for every backend (L12).
 
 A backend (see ``backends``) brings two linear functions, each the transpose of the other: ``tangent``, ``cotangent``.
-JAX can do the rest. Each becomes a primitive, and reverse mode transposes one into the other. The rule of vmap puts its
+JAX does the rest. Each becomes a primitive, and reverse mode transposes one into the other. The rule of vmap puts its
 axis in front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
 
 The derivatives of the two by the operands are also primitives. With f the attention, that of ``tangent`` is
@@ -10,7 +10,8 @@ The derivatives of the two by the operands are also primitives. With f the atten
 what forward over reverse runs; so does reverse over forward, since ``hvp`` is also the transpose of ``jvp_of_jvp``.
 If JAX transposed these step by step, two large terms would cancel: the direct one and the one through out and lse
 (L8). With a large vector common to all keys, no digit would be left. Third and higher derivatives are
-JAX's own jvp of these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp and second derivatives.)
+JAX's own jvp of these functions, tile by tile, in O(T + S). A ``custom_vjp`` would have neither jvp nor second
+derivatives.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ from . import programs
 from .backends import own_hvp
 from .numerics import vary_alike
 from .online_softmax import max_or_zero
-from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, There, Wanted
+from .operands import VALUE, Cotangents, Marks, Operands, Plan, Results, Tangents, Wanted
 from .primitives import OrUnknown, OrZero, Program, moved, moving_argnums, primitive_of, run_as_primitive
 
 
@@ -45,9 +46,9 @@ def attend(operands: Operands, plan: Plan) -> Results:
 def push(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Any, ...]:
     """The tangents of out and lse, from tangents of the differentiable leaves (None: 0); see ``backends``."""
     leaves, tree = jax.tree.flatten(operands)
-    given = [t for t in tangents if t is not None]
+    nonzero = [t for t in tangents if t is not None]
     active = tuple(t is not None for t in tangents)
-    return tuple(tangent_p.bind(*vary_alike([*given, *leaves, *results[:3]]), tree=tree, plan=plan, active=active))
+    return tuple(tangent_p.bind(*vary_alike([*nonzero, *leaves, *results[:3]]), tree=tree, plan=plan, active=active))
 
 
 def pull(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Any, ...]:
@@ -79,15 +80,15 @@ def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: 
         row_max = max_or_zero(row_max)  # kept for the backward, it is a result of a jit; row_sum says what is empty
     out = checkpoint_name(out, "attention_out")
     row_max, row_sum, lse = (checkpoint_name(x, "attention_lse") for x in (row_max, row_sum, lse))
-    active, given = _moving(leaves, tangents, params["tree"])
-    if not given:
+    active, nonzero = _moving(leaves, tangents, params["tree"])
+    if not nonzero:
         return [out, row_max, row_sum, lse], [_zero(x) for x in (out, row_max, row_sum, lse)]
-    dout, dlse = tangent_p.bind(*given, *leaves, out, row_max, row_sum, active=active, **params)
+    dout, dlse = tangent_p.bind(*nonzero, *leaves, out, row_max, row_sum, active=active, **params)
     return [out, row_max, row_sum, lse], [dout, _zero(row_max), row_sum * dlse, dlse]
 
 
-def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[There, list[Any]]:
-    """The differentiable leaves that have a tangent, by number, and these tangents."""
+def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[Marks, list[Any]]:
+    """Mark the differentiable leaves that have a tangent, and collect these tangents."""
     size = len(jax.tree.unflatten(tree, leaves).differentiable())
     pairs = list(zip(leaves[:size], tangents[:size], strict=True))
     active = tuple(bool(jnp.issubdtype(x.dtype, jnp.inexact)) and not _is_zero(t) for x, t in pairs)
@@ -104,7 +105,7 @@ def _linear_jvp(
 ) -> tuple[Any, Any]:
     """The jvp of a primitive that is linear in its first ``count`` arrays: there it is the primitive itself.
 
-    ``jvp_by_the_rest`` gives the jvp by the other arrays, or None where none of them has a tangent.
+    ``jvp_by_the_rest`` returns the jvp by the other arrays, or None if none of them has a tangent.
     """
     first = count(**params)
     results = primitive.bind(*primals, **params)
@@ -123,44 +124,44 @@ def _jvp_by_operands(
 ) -> Any:
     """The jvp of ``cotangent``, or else of ``tangent``, by the operands: ``second``.
 
-    The results are functions of the operands, so their tangents are computed, not given. In a part of a ring they are
-    given, because the results cover keys that are not here.
+    The results are functions of the operands, so their tangents are computed. In a part of a ring they are inputs,
+    because the results cover keys of other devices.
     """
     if params["plan"].partial:
         program = programs.cotangent if second is hvp_p else programs.tangent
         return _by_jax(program, first, primals, tangents, **params)
-    there, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
-    which = {"active": there, "whole": False} if second is hvp_p else {"moving": there}
-    return second.bind(*given, *primals, **which, **params) if given else None
+    marks, nonzero = _moving(primals[first:-3], tangents[first:-3], params["tree"])
+    which = {"active": marks, "whole": False} if second is hvp_p else {"moving": marks}
+    return second.bind(*nonzero, *primals, **which, **params) if nonzero else None
 
 
 def _whole_jvp(by_parts: Callable, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
-    """The jvp of ``cotangent``; where dout and the operands move, in one where the backend has it, else by parts."""
-    there, given = _moving(primals[2:-3], tangents[2:-3], params["tree"])
+    """The jvp of ``cotangent``: if dout and the operands move, at once if the backend can, else by parts."""
+    marks, nonzero = _moving(primals[2:-3], tangents[2:-3], params["tree"])
     own = own_hvp(params["plan"], jax.tree.unflatten(params["tree"], primals[2:-3]))
-    if not given or not own or all(map(_is_zero, tangents[:2])):
+    if not nonzero or not own or all(map(_is_zero, tangents[:2])):
         return by_parts(primals, tangents, **params)
-    given += map(ad.instantiate_zeros, tangents[:2])
-    return cotangent_p.bind(*primals, **params), hvp_p.bind(*given, *primals, active=there, whole=True, **params)
+    nonzero += map(ad.instantiate_zeros, tangents[:2])
+    return cotangent_p.bind(*primals, **params), hvp_p.bind(*nonzero, *primals, active=marks, whole=True, **params)
 
 
 def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
-    """JAX's own jvp, through the function; reverse mode may transpose what comes of it."""
+    """JAX's own jvp of the function, which reverse mode may transpose."""
     plan = dataclasses.replace(params.pop("plan"), reversible=True)
     if not (argnums := moving_argnums(tangents, first)):
         return None
     program = Program.of(moved, program=Program.of(function, **params), argnums=argnums)
-    given = *(tangents[k] for k in argnums), *primals
-    return program(*given, plan=plan) if plan.axis else run_as_primitive(program, plan, *given)
+    arrays = *(tangents[k] for k in argnums), *primals
+    return program(*arrays, plan=plan) if plan.axis else run_as_primitive(program, plan, *arrays)
 
 
 def _refuse_unknown(arrays: Sequence[OrUnknown]) -> None:
     if any(map(ad.is_undefined_primal, arrays)):
-        sentence = "linear_transpose is by value alone, or by the tangent of a derivative; the rest is not linear."
+        sentence = "linear_transpose works by value, or by the tangent of a derivative; the rest is not linear."
         fail(NotImplementedError, "attention", sentence)
 
 
-def _tangent_transpose(grads: Sequence[OrZero], *arrays: OrUnknown, active: There, **params: Any) -> list[Any]:
+def _tangent_transpose(grads: Sequence[OrZero], *arrays: OrUnknown, active: Marks, **params: Any) -> list[Any]:
     size = sum(active)
     _refuse_unknown(arrays[size:])
     grads = [*map(ad.instantiate_zeros, grads)]
@@ -172,8 +173,8 @@ def _cotangent_transpose(grads: Sequence[OrZero], *arrays: OrUnknown, wanted: Wa
     _refuse_unknown(arrays[2:])
     active = tuple(shape is not None for shape in wanted)
     tangents = tangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[2:], active=active, **params)
-    given = (t if ad.is_undefined_primal(x) else None for t, x in zip(tangents, arrays, strict=False))
-    return [*given, *(None for _ in arrays[2:])]
+    results = (t if ad.is_undefined_primal(x) else None for t, x in zip(tangents, arrays, strict=False))
+    return [*results, *(None for _ in arrays[2:])]
 
 
 def _forward_transpose(grads: Sequence[OrZero], *leaves: OrUnknown, tree: PyTreeDef, plan: Plan) -> list[Any]:
@@ -183,15 +184,16 @@ def _forward_transpose(grads: Sequence[OrZero], *leaves: OrUnknown, tree: PyTree
     leaves = *leaves[:VALUE], jnp.zeros(value.shape, value.dtype), *leaves[VALUE + 1 :]
     results = forward_p.bind(*leaves, tree=tree, plan=plan)[:3]
     dout = ad.instantiate_zeros(grads[0])
-    given = dout, jnp.zeros_like(results[1])
+    cotangents = dout, jnp.zeros_like(results[1])
     count = len(jax.tree.unflatten(tree, leaves).differentiable())
     wanted = tuple(value.shape if k == VALUE else None for k in range(count))
-    (found,) = cotangent_p.bind(*vary_alike([*given, *leaves, *results]), tree=tree, plan=plan, wanted=wanted)
-    return [found if k == VALUE else None for k in range(len(leaves))]
+    arrays = vary_alike([*cotangents, *leaves, *results])
+    (gradient,) = cotangent_p.bind(*arrays, tree=tree, plan=plan, wanted=wanted)
+    return [gradient if k == VALUE else None for k in range(len(leaves))]
 
 
 def _jvp_of_jvp_transpose(
-    grads: Sequence[OrZero], *arrays: OrUnknown, active: There, moving: There, **params: Any
+    grads: Sequence[OrZero], *arrays: OrUnknown, active: Marks, moving: Marks, **params: Any
 ) -> list[Any]:
     """The transpose by the tangents of the moving leaves, or of the active ones: it is symmetric in the two."""
     size, both = sum(moving), sum(moving) + sum(active)
@@ -200,13 +202,13 @@ def _jvp_of_jvp_transpose(
     if not is_first:
         first, other, active, moving = other, first, moving, active
     grads = [*map(ad.instantiate_zeros, grads)]
-    found = hvp_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), whole=False, **params)
+    results = hvp_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), whole=False, **params)
     nothing = [None for _ in other]
-    return [*(found + nothing if is_first else nothing + found), *(None for _ in rest)]
+    return [*(results + nothing if is_first else nothing + results), *(None for _ in rest)]
 
 
 def _hvp_transpose(
-    grads: Sequence[OrZero], *arrays: OrUnknown, active: There, wanted: Wanted, whole: bool, **params: Any
+    grads: Sequence[OrZero], *arrays: OrUnknown, active: Marks, wanted: Wanted, whole: bool, **params: Any
 ) -> list[Any]:
     """The transpose by the tangents is ``hvp`` itself, of dout and dlse ``tangent``; by these it is ``jvp_of_jvp``."""
     size, first = sum(active), sum(active) + 2 * whole
@@ -214,18 +216,18 @@ def _hvp_transpose(
     grads = [*map(ad.instantiate_zeros, grads)]
     tangents, of_results, rest = arrays[:size], arrays[first : first + 2], arrays[first + 2 :]
     if any(map(ad.is_undefined_primal, of_results)):
-        found = jvp_of_jvp_p.bind(*grads, *tangents, *rest, active=active, moving=moving, **params)
-        return [*(None for _ in tangents), *found, *(None for _ in rest)]
+        results = jvp_of_jvp_p.bind(*grads, *tangents, *rest, active=active, moving=moving, **params)
+        return [*(None for _ in tangents), *results, *(None for _ in rest)]
     swapped = _shapes_of(tangents, active)
-    found = hvp_p.bind(*grads, *of_results, *rest, active=moving, wanted=swapped, whole=False, **params)
-    found += tangent_p.bind(*grads, *rest, active=moving, **params) if whole else []
-    return [*found, *(None for _ in (*of_results, *rest))]
+    results = hvp_p.bind(*grads, *of_results, *rest, active=moving, wanted=swapped, whole=False, **params)
+    results += tangent_p.bind(*grads, *rest, active=moving, **params) if whole else []
+    return [*results, *(None for _ in (*of_results, *rest))]
 
 
-def _shapes_of(arrays: Sequence[OrUnknown], there: There) -> tuple[Any, ...]:
-    """The shape of each array, known or not, at the places that ``there`` marks, and None at the others."""
+def _shapes_of(arrays: Sequence[OrUnknown], marks: Marks) -> tuple[Any, ...]:
+    """The shape of each array, known or not, at the places that are marked, and None at the others."""
     shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays])
-    return tuple(next(shapes) if t else None for t in there)
+    return tuple(next(shapes) if mark else None for mark in marks)
 
 
 def _batch(
@@ -237,9 +239,9 @@ def _batch(
     plan: Plan,
     **params: Any,
 ) -> tuple[Any, Any]:
-    """Put the axis from vmap in front; an array without it gets one of size 1, if it is read position by position.
+    """Put the axis from vmap in front. An array without it gets an axis of size 1.
 
-    The arrays of functions are read in a way of their own, and are repeated.
+    Arrays of a user's functions are repeated, because the function may read them in any way.
     """
     size = next(x.shape[a] for x, a in zip(arrays, axes, strict=True) if a is not None)
     numbers = jax.tree.unflatten(tree, range(tree.num_leaves))
@@ -251,10 +253,10 @@ def _batch(
             "attention: vmap over positions is not supported; all entries of a batch share their positions."
         )
 
-    def in_front(x, axis, repeated):
+    def in_front(x, axis, is_repeated):
         if axis is not None:
             return jnp.moveaxis(x, axis, 0)
-        return jnp.broadcast_to(x[None], (size, *x.shape)) if repeated else x[None]
+        return jnp.broadcast_to(x[None], (size, *x.shape)) if is_repeated else x[None]
 
     each = enumerate(zip(arrays, axes, [*repeat, False, False, False], strict=False))
     moved = [one[0] if k in positions else in_front(*one) for k, one in each]
@@ -265,8 +267,8 @@ def _batch(
     return results, [0] * len(results)
 
 
-def _of_user_functions(first: int, tree: PyTreeDef, active: There = (), moving: There = (), **_: Any) -> list[bool]:
-    """The arrays, up to the leaves, that belong to functions: of modifiers, their tangents, and of function masks."""
+def _of_user_functions(first: int, tree: PyTreeDef, active: Marks = (), moving: Marks = (), **_: Any) -> list[bool]:
+    """Mark the arrays, up to the leaves, of a user's functions: of modifiers, their tangents, and of masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
     own = set(jax.tree.leaves(operands.score_mod))
 
@@ -276,7 +278,7 @@ def _of_user_functions(first: int, tree: PyTreeDef, active: There = (), moving: 
 
     if operands.mask is not None:
         operands.mask.map(collect)
-    of_tangents = [k in own for there in (moving, active) for k, a in enumerate(there) if a]
+    of_tangents = [k in own for marks in (moving, active) for k, mark in enumerate(marks) if mark]
     return of_tangents + [False] * (first - len(of_tangents)) + [k in own for k in range(tree.num_leaves)]
 
 

@@ -19,13 +19,13 @@ from attendax.scores import ScoreModifier
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Index = int | Array  # known before anything runs, or traced
-# One for each differentiable leaf, in its shape; None where its tangent is 0, or no gradient is asked for.
+# One for each differentiable leaf, in its shape; None if its tangent is 0, or its gradient is not wanted.
 Tangents = Sequence[Array | None]
 Wanted = Sequence[tuple[int, ...] | None]  # the shapes of gradients
-There = tuple[bool, ...]  # which differentiable leaves have a tangent
+Marks = tuple[bool, ...]  # which differentiable leaves have a tangent
 Cotangents = tuple[Array, Array]  # of out (..., N, T, V) and of lse (..., N, T, 1)
 
-QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
+QUERY, KEY, VALUE, REST = range(4)  # places of the differentiable leaves
 
 LONG = "gG"  # NumPy's characters for long double and its complex numbers
 

@@ -1,6 +1,6 @@
 """The programs of the primitives of ``derivatives``: results, tangents, gradients, and the derivatives of the last two.
 
-Arrays come flat: first those that the function is linear in, then the leaves of ``Operands``, then ``Results``.
+Arrays come flat: first the vectors, in which the function is linear, then the leaves of ``Operands``, then ``Results``.
 ``active`` says which differentiable leaves have a tangent. With two directions, it is for the first, and
 ``moving`` for the second. ``wanted`` has a shape for each leaf whose gradient is wanted, and None for the others.
 """
@@ -20,17 +20,17 @@ from .blockwise.algorithm import at_once
 from .not_finite import spoiled_by
 from .numerics import broadcast_alike, fusion_barrier, replace_nonfinite
 from .online_softmax import log_sum_exp
-from .operands import Operands, Plan, Results, There, Wanted
+from .operands import Marks, Operands, Plan, Results, Wanted
 
 Arrays = Sequence[Array]
-Known = Any  # the ``Results`` of a body, or None where it needs none
+Known = Any  # the ``Results`` of a body, or None if it does not need them
 
 
-def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
+def _shield(plan: Plan, function: Callable, *arrays: Array) -> Any:
     """``function(*arrays)`` behind a fusion barrier, on a CPU: it is the CPU's compiler that fuses what it must not.
 
-    A call across devices has its barriers inside, where it multiplies. XLA does not know the numbers of any array: it
-    moves constants across a border, and would reduce a mask that is one while it compiles, for up to a minute.
+    A call across devices has its barriers inside, at its products. XLA must not know the numbers of any array: it moves
+    constants across a border, and would reduce a constant mask while it compiles, for up to a minute.
     """
     if not plan.axis and BACKENDS[plan.backend].opaque:
         return function(*arrays)
@@ -73,7 +73,7 @@ def _type_of(x: Array | ShapedArray) -> Any:
 
 
 def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
-    """The results; without any score, out 0 and lse -inf (L5)."""
+    """The results; if there are no scores, out 0 and lse -inf (L5)."""
     operands = jax.tree.unflatten(tree, leaves)
     if not _has_scores(operands, plan):
         shapes = forward_shapes(*leaves, tree=tree, plan=plan)
@@ -83,16 +83,16 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     def run(*leaves):
         return directions(plan).forward(jax.tree.unflatten(tree, leaves), plan)
 
-    out, row_max, row_sum, lse = _shielded(plan, run, *leaves)
+    out, row_max, row_sum, lse = _shield(plan, run, *leaves)
     return out, row_max, row_sum, log_sum_exp(row_max, row_sum) if lse is None else lse
 
 
 def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = True, short: bool = False) -> Callable:
-    """Decorate the body of a program: it runs behind a fusion barrier, and without any score all is 0.
+    """Decorate the body of a program: it runs behind a fusion barrier, and gives zeros if there are no scores.
 
     The body takes the operands, the results, the other arrays and a plan. With ``every``, the plan is that of a backend
-    with every direction, and the results are its own, or None where it needs none. Across devices, those of all devices
-    are computed anew. With ``short``, a backend that has this body for short texts keeps them.
+    with every direction, and the results are its own, or None if it does not need them. Across devices, the results of
+    all devices are computed again. With ``short``, a backend that has this body for short texts runs it.
     """
 
     def decorate(body: Callable) -> Callable:
@@ -101,20 +101,22 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
             if not _has_scores(operands, plan):
                 return tuple(jnp.zeros(x.shape, x.dtype) for x in types)
             plan = settled(operands, plan)
-            others = fallback_plan(plan, operands if short else None) if every else None
-            own = others or plan
+            fallback = fallback_plan(plan, operands if short else None) if every else None
+            own = fallback or plan
             none = every and at_once(operands, own)
-            anew = none or others is not None
-            read: Any = (*arrays[:-3], None, None, None) if anew else arrays  # no forward runs for what is not read
+            recompute = none or fallback is not None
+            read: Any = (
+                (*arrays[:-3], None, None, None) if recompute else arrays
+            )  # no forward runs for results that nothing reads
 
             def run(*arrays):
-                operands, results, given = _unpack(arrays, tree)
-                if anew:
+                operands, results, vectors = _unpack(arrays, tree)
+                if recompute:
                     results = None if none else directions(own).forward(operands, own)
-                found = body(operands, results, given, own, **params)
-                return tuple(x.astype(t.dtype) for x, t in zip(found, types, strict=True))
+                values = body(operands, results, vectors, own, **params)
+                return tuple(x.astype(t.dtype) for x, t in zip(values, types, strict=True))
 
-            return _shielded(own, run, *read)
+            return _shield(own, run, *read)
 
         return program
 
@@ -122,87 +124,89 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
 
 
 @_linear(tangent_shapes, short=True)
-def tangent(operands: Operands, results: Known, given: Arrays, plan: Plan, *, active: There) -> Any:
-    """The tangents of out and lse. given: the tangents of the active leaves."""
-    return directions(plan).tangent(_spaced(given, active), operands, results, plan)
+def tangent(operands: Operands, results: Known, vectors: Arrays, plan: Plan, *, active: Marks) -> Any:
+    """The tangents of out and lse. vectors: the tangents of the active leaves."""
+    return directions(plan).tangent(_at_marks(vectors, active), operands, results, plan)
 
 
 @_linear(tangent_shapes)
-def jvp_of_jvp(operands: Operands, results: Known, given: Arrays, plan: Plan, *, active: There, moving: There) -> Any:
+def jvp_of_jvp(operands: Operands, results: Known, vectors: Arrays, plan: Plan, *, active: Marks, moving: Marks) -> Any:
     """The jvp of ``tangent`` by the operands, and by the results through them: bilinear in the two directions.
 
-    given: the tangents of the moving leaves; those of the active ones.
+    vectors: the tangents of the moving leaves, then of the active ones.
     """
-    given, tangents = given[: sum(moving)], _spaced(given[sum(moving) :], active)
+    vectors, tangents = vectors[: sum(moving)], _at_marks(vectors[sum(moving) :], active)
 
     def of_operands(operands, results):
         return directions(plan).tangent(tangents, operands, results, plan)
 
-    result_tangents = directions(plan).tangent(_spaced(given, moving), operands, results, plan)
+    result_tangents = directions(plan).tangent(_at_marks(vectors, moving), operands, results, plan)
     fine, results, result_tangents = spoiled_by(result_tangents, results)
-    given = [replace_nonfinite(t) for t in given]
-    found = _moved(of_operands, operands, results, moving, given, result_tangents)
-    return (jnp.where(fine, x, jnp.nan) for x in found)
+    vectors = [replace_nonfinite(t) for t in vectors]
+    values = _jvp_along(of_operands, operands, results, moving, vectors, result_tangents)
+    return (jnp.where(fine, x, jnp.nan) for x in values)
 
 
 @_linear(cotangent_shapes, every=False)
-def cotangent(operands: Operands, results: Results, given: Arrays, plan: Plan, *, wanted: Wanted) -> Any:
-    """Gradients. given: dout, dlse. wanted: for each differentiable leaf a shape, or None."""
-    return directions(plan).cotangent((given[0], given[1]), operands, results, plan, wanted)
+def cotangent(operands: Operands, results: Results, vectors: Arrays, plan: Plan, *, wanted: Wanted) -> Any:
+    """Gradients. vectors: dout, dlse. wanted: for each differentiable leaf a shape, or None."""
+    return directions(plan).cotangent((vectors[0], vectors[1]), operands, results, plan, wanted)
 
 
 @_linear(cotangent_shapes, short=True)
 def hvp(
-    operands: Operands, results: Known, given: Arrays, plan: Plan, *, active: There, wanted: Wanted, whole: bool
+    operands: Operands, results: Known, vectors: Arrays, plan: Plan, *, active: Marks, wanted: Wanted, whole: bool
 ) -> Any:
     """The jvp of ``cotangent`` by the operands, and by the results through them; ``whole``: also by dout and dlse.
 
-    given: the tangents of the active leaves, with ``whole`` of dout and dlse; dout, dlse. wanted: as in ``cotangent``.
+    vectors: tangents of the active leaves, with ``whole`` of dout and dlse; dout, dlse. wanted: as in ``cotangent``.
     """
-    given, moved, grads = given[: sum(active)], given[sum(active) : -2], given[-2:]
+    vectors, moved, grads = vectors[: sum(active)], vectors[sum(active) : -2], vectors[-2:]
     if own := own_hvp(plan):
-        return own(_spaced(given, active), grads, moved, operands, plan, wanted)
+        return own(_at_marks(vectors, active), grads, moved, operands, plan, wanted)
 
-    def pulled(grads, operands, results):
+    def pullback(grads, operands, results):
         return directions(plan).cotangent(grads, operands, results, plan, wanted)
 
     result_tangents: Arrays = ()
-    first = pulled(moved, operands, results) if whole else ()
+    first = pullback(moved, operands, results) if whole else ()
     if results is not None:
-        result_tangents = directions(plan).tangent(_spaced(given, active), operands, results, plan)
+        result_tangents = directions(plan).tangent(_at_marks(vectors, active), operands, results, plan)
         _, results, result_tangents = spoiled_by(result_tangents, results)
-        given = [replace_nonfinite(t) for t in given]
-    second = _moved(partial(pulled, grads), operands, results, active, given, result_tangents)
+        vectors = [replace_nonfinite(t) for t in vectors]
+    second = _jvp_along(partial(pullback, grads), operands, results, active, vectors, result_tangents)
     return map(jnp.add, first, second) if whole else second
 
 
-def _moved(
-    function: Callable, operands: Operands, results: Known, moving: There, given: Arrays, result_tangents: Arrays
+def _jvp_along(
+    function: Callable, operands: Operands, results: Known, moving: Marks, vectors: Arrays, result_tangents: Arrays
 ) -> Any:
-    """The jvp of ``function(operands, results)`` along ``given``, the tangents of the moving leaves.
+    """The jvp of ``function(operands, results)`` along ``vectors``, the tangents of the moving leaves.
 
-    The tangent of lse is given as that of row_max, so that the tangents of the weights are ``p (ds - dlse)``, the
+    The tangent of lse is passed as that of row_max, so that the tangents of the weights are ``p (ds - dlse)``, the
     difference first (L8).
     """
 
-    def of_moving(given, rows):
-        return function(_refilled(operands, moving, given), results and Results(rows[0], rows[1], results.row_sum))
+    def of_moving(vectors, rows):
+        return function(
+            _replace_leaves(operands, moving, vectors), results and Results(rows[0], rows[1], results.row_sum)
+        )
 
-    moved = [x for x, there in zip(operands.differentiable(), moving, strict=True) if there]
-    primals = moved, list(results[:2] if results else ())
-    tangents = list(given), list(result_tangents if results else ())
+    leaves = [x for x, mark in zip(operands.differentiable(), moving, strict=True) if mark]
+    primals = leaves, list(results[:2] if results else ())
+    tangents = list(vectors), list(result_tangents if results else ())
     return jax.jvp(of_moving, *broadcast_alike(primals, tangents))[1]
 
 
-def _spaced(given: Arrays, there: There) -> list[Any]:
-    """One for each place, None where nothing is there."""
-    rest = iter(given)
-    return [next(rest) if t else None for t in there]
+def _at_marks(vectors: Arrays, marks: Marks) -> list[Any]:
+    """The vectors at the places that are marked, None at the others."""
+    rest = iter(vectors)
+    return [next(rest) if mark else None for mark in marks]
 
 
-def _refilled(operands: Operands, moving: There, given: Arrays) -> Operands:
-    """The operands with others in place of the moving leaves."""
-    pairs = zip(operands.differentiable(), _spaced(given, moving), strict=True)
+def _replace_leaves(operands: Operands, moving: Marks, vectors: Arrays) -> Operands:
+    """The operands with vectors in place of the moving leaves."""
+    pairs = zip(operands.differentiable(), _at_marks(vectors, moving), strict=True)
     return operands.replaced([x if other is None else other for x, other in pairs])
 
 

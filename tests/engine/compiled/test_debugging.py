@@ -131,7 +131,7 @@ def test_linear_transpose(by, arrays, rng):
 
 def test_linear_transpose_is_by_value(arrays):
     query, key, value = arrays
-    with pytest.raises(NotImplementedError, match=r"attention: linear_transpose is by value alone"):
+    with pytest.raises(NotImplementedError, match=r"attention: linear_transpose works by value"):
         jax.linear_transpose(lambda query: attention(query, key, value, mask=EMPTY), query)(query)
 
 
