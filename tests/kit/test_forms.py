@@ -16,7 +16,7 @@ from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions.form import LAW, written
 from attendax.conformance.conventions.search import fitting
 from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
-from attendax.conformance.diagnoses.unexplained import LEAKS, ONLY
+from attendax.conformance.diagnoses.unexplained import LEAKS
 from attendax.conformance.report.outcomes import Harm
 
 check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
@@ -119,7 +119,7 @@ def words(form):
     return {form.line(axis).words for axis, _, _ in form - LAW}
 
 
-VAGUE = (*LEAKS, ONLY, "the result is ", "lse is wrong", "a legal call ", "wrong only where ")  # true, and no reasons
+VAGUE = (*LEAKS, "the result is ", "lse is wrong", "a legal call ", "wrong only where ")  # true, and no reasons
 SAYABLE = {line.words for values in TABLE.values() for line in values.values() if line.words}
 
 

@@ -73,7 +73,7 @@ def turned(x, group):
     [
         (tiled, blocked, "heads of keys are tiled (n % G), those of values are blocked"),
         (blocked, tiled, "heads of values are tiled (n % G), those of keys are blocked"),
-        (turned, turned, "wrong only with grouped heads"),
+        (turned, turned, "the result is wrong with grouped heads"),
     ],
 )
 def test_grouped_heads_are_one_cause(keys, values, words):

@@ -15,7 +15,7 @@ from ..conventions import formula
 from ..conventions.form import factor_of, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case
-from .hypothesis import FORWARD, is_backward, is_near, is_right, lengths
+from .hypothesis import FORWARD, attempt, is_backward, is_near, is_right, lengths
 
 MOST_CALLS = 80
 BLOCKS = (128, 64, 32, 16)
@@ -119,7 +119,9 @@ def overflows(trial: Trial) -> bool:
     wanted, got = (x.get("out", np.zeros(0)) for x in (trial.expected(), trial.got))
     if trial.case.direction not in FORWARD or got.shape != wanted.shape or np.isfinite(got).all():
         return False
-    largest = formula.top(formula.Steps(trial.inputs).scores())
+    largest = attempt(lambda: formula.top(formula.Steps(trial.inputs).scores()))
+    if largest is None:
+        return False
     limit = np.log(float(np.finfo("float16" if trial.dtype == "float16" else "float32").max))
     bad = ((largest > limit) | ((largest < LOWEST) & (largest > -np.inf))).reshape(*wanted.shape[:-1], 1)
     if not is_near(trial, {"out": np.where(bad & ~np.isfinite(got), wanted, got)}, {"out": wanted}):

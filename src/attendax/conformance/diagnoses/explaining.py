@@ -44,7 +44,10 @@ class Reason(NamedTuple):
 
 
 class Greens:
-    """The cases in which all is right, also by declared conventions: a reason that holds would make them wrong."""
+    """The cases in which all is right, also by declared conventions: a reason that holds would make them wrong.
+
+    Without them an offset that one option hides would be called ignored.
+    """
 
     def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
         self.implementation, self.how = implementation, how
@@ -80,45 +83,67 @@ def plainness(trial: Trial) -> tuple[int, int]:
     return len(trial.case.options), pairs_of(trial)
 
 
-def reasons(trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Trial]) -> list[Reason]:
+def reasons(
+    trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Trial], known: Sequence[Reason] = ()
+) -> list[Reason]:
     """Reasons for red results, each with the cases that it explains; ``reds`` are those of other causes, too.
 
-    First each value of each axis; where plain calls have no reason by that, two values at once.
+    First those that an earlier look found, then each value of each axis; where plain calls have no reason by that, two
+    values at once.
     """
     table = of_table(_numbers(trials.values())) if trials else []
-    every = _by_one_value(trials, table, trials, greens)
-    plain = {name for name, trial in trials.items() if _is_asked_once(trial) and not trial.case.options}
+    found = _confirmed(known, trials, greens)
+    every, left = _by_one_value(found, table, trials, greens), _without_reason(trials, found)
+    plain = {name for name, trial in left.items() if _is_asked_once(trial) and not trial.case.options}
     if plain.difference(*(names for _, names in every)):
         with until_the_end_of("search"):
-            both = _two_of(table, trials)
-        found = list(_of_level(trials, both, greens))
-        left = {name: trial for name, trial in trials.items() if not any(name in names for _, names in found)}
-        every = _one_value_each([*found, *_by_one_value(left, table, trials, greens)], trials) if found else every
-    return _but_for_plain_calls(_but_for_the_same_option(every, trials), trials, reds)
+            both = _two_of(table, left)
+        if pairs := list(_of_level(left, both, greens)):
+            every = _by_one_value([*found, *pairs], table, trials, greens)
+    return _standing(every, trials, reds)
+
+
+def _without_reason(trials: Mapping[str, Trial], found: Iterable[Reason]) -> dict[str, Trial]:
+    explained = set().union(*(names for _, names in found))
+    return {name: trial for name, trial in trials.items() if name not in explained}
+
+
+def _confirmed(known: Iterable[Reason], trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
+    """Reasons that are known, with all cases that they explain; with those that are known if there is no time."""
+    found = list[Reason]()
+    for hypothesis, names in known:
+        left, late = _without_reason(trials, found), is_late()
+        reason = None if late else _explained(hypothesis, left, greens)
+        names = reason.names if reason else names & left.keys() if late or is_late() else set()
+        found += [Reason(hypothesis, names)] * bool(names)
+    return found
 
 
 def _by_one_value(
-    left: Mapping[str, Trial], table: Sequence[Hypothesis], trials: Mapping[str, Trial], greens: Greens
+    found: Sequence[Reason], table: Sequence[Hypothesis], trials: Mapping[str, Trial], greens: Greens
 ) -> list[Reason]:
-    """Reasons for the cases that are left, of one value; then of what comes on top of the first that was found."""
-    every = list[Reason]()
+    """Add reasons for the cases that have none, of one value; then of what comes on top of the first of all reasons."""
+    every, left = list(found), _without_reason(trials, found)
+    first = next((hypothesis for hypothesis, _ in found if hypothesis.values), None)
     hypotheses: list[Hypothesis] = [*table, *packs.HYPOTHESES]
-    for _ in range(LEVELS):
-        first = None
-        for reason in _of_level(left, hypotheses, greens):
-            hypothesis, names = reason
+    for level in range(LEVELS):
+        first = None if level else first
+        for hypothesis, names in _of_level(left, hypotheses, greens):
             told = {name for name in names if not hypothesis.is_ignored(left[name])}
             every += [Reason(hypothesis, told)] * bool(told)
-            left = {name: trial for name, trial in left.items() if name not in reason.names}
+            left = {name: trial for name, trial in left.items() if name not in names}
             first = first or (hypothesis if hypothesis.values and told else None)
         if not left or first is None:
             break
         hypotheses = [h.after(first) for h in table if h.axes.isdisjoint(first.axes)]
-    return _on_what_is_right(_one_value_each(every, trials), trials)
+    return _one_value_each(every, trials)
 
 
 def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
-    """Keep of two values of one axis, where one explains all that the other does, that one alone."""
+    """Keep of two values of one axis, where one explains all that the other does, that one alone.
+
+    Without this a function could have two scales.
+    """
     by_size = sorted(found, key=lambda reason: -len(reason.names))
     for one, other in itertools.permutations(by_size, 2):
         mine, others = dict(one.hypothesis.values), dict(other.hypothesis.values)
@@ -133,55 +158,29 @@ def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Re
     return found
 
 
-def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
-    """Drop reasons of an option where the plain call, in the same way and no larger, is wrong and not explained."""
-    explained = set().union(*(reason.names for reason in found))
-    wrong = [trial for name, trial in trials.items() if name not in explained and trial.case.judge == "value"]
-    plain = [(way_of(trial.case), pairs_of(trial)) for trial in wrong if not trial.case.options]
+def _standing(found: list[Reason], trials: Mapping[str, Trial], reds: Mapping[str, Trial]) -> list[Reason]:
+    """Drop reasons against which a wrong call speaks that asks for no more, and has no reason itself.
 
-    def stands(name: str) -> bool:
-        way, pairs = way_of(trials[name].case), pairs_of(trials[name])
-        return all(pairs < others for other, others in plain if other == way)
-
-    return [reason for reason in found if not _asks(reason) or any(map(stands, reason.names))]
-
-
-def _asks(reason: Reason) -> bool:
-    """Tell whether it is of options alone."""
-    return bool(reason.hypothesis.axes) and all(ASKS.get(axis) for axis in reason.hypothesis.axes)
-
-
-def _but_for_the_same_option(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
-    """Drop reasons of an option where a call that asks for it, and for no more, is wrong and not explained."""
-    explained = set().union(*(reason.names for reason in found))
-    left = [t.case for name, t in trials.items() if name not in explained and t.case.judge == "value"]
+    That is a plain call that is no larger: any of results for which the reason gives something else; and, for a
+    reason of an option, one that was tried in the same way. Or a call of that option that was tried. Without this
+    causal would be called ignored for one call in which it hides nothing, while others are wrong for no known reason.
+    """
+    left = _without_reason({**reds, **trials}, found)
+    left = {name: trial for name, trial in left.items() if trial.case.judge == "value"}
 
     def stands(reason: Reason) -> bool:
-        options = {option for axis in reason.hypothesis.axes for option in ASKS[axis]}
-        others = [case for case in left if options & case.options]
-        return not any(speaks(one, trials[name].case) for one in others for name in reason.names)
-
-    return [reason for reason in found if not _asks(reason) or stands(reason)]
-
-
-def _but_for_plain_calls(found: list[Reason], trials: Mapping[str, Trial], reds: Mapping[str, Trial]) -> list[Reason]:
-    """Drop reasons that a plain call, no larger and not explained, refutes: also those of another way of calling."""
-    explained = set().union(*(reason.names for reason in found))
-    left = [trial for name, trial in reds.items() if name not in explained and trial.case.judge == "value"]
-    plain = [trial for trial in left if trial.case.direction == FORWARD and not trial.case.options]
-
-    def stands(reason: Reason) -> bool:
-        least = min(pairs_of(trials[name]) for name in reason.names)
-        return all(pairs_of(one) > least or reason.hypothesis.says(one) is not False for one in plain)
+        mine, axes = [trials[name] for name in reason.names], reason.hypothesis.axes
+        options = set().union(*(ASKS.get(axis, ()) for axis in axes)) if all(map(ASKS.get, axes)) else set[str]()
+        least, ways = min(map(pairs_of, mine)), {way_of(trial.case) for trial in mine}
+        plain = {name: one for name, one in left.items() if not one.case.options and pairs_of(one) <= least}
+        of_option = [one.case for name, one in left.items() if name in trials and options & one.case.options]
+        return not (
+            any(one.case.direction == FORWARD and reason.hypothesis.says(one) is False for one in plain.values())
+            or any(options and name in trials and way_of(one.case) in ways for name, one in plain.items())
+            or any(speaks(case, trial.case) for case in of_option for trial in mine)
+        )
 
     return list(filter(stands, found))
-
-
-def confirmed(hypothesis: Hypothesis, names: set[str], trials: Mapping[str, Trial], greens: Greens) -> set[str]:
-    """Cases that a reason explains that explained some; these alone where there is no time to ask the others."""
-    late = is_late()
-    found = None if late else _explained(hypothesis, trials, greens)
-    return found.names if found else names if late or is_late() else set()
 
 
 def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hypothesis]:

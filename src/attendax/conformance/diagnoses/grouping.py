@@ -1,7 +1,6 @@
 """Causes of faults: known ones first, then reasons that explain the most, then faults that look alike."""
 
 import collections
-import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,19 +16,52 @@ from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, unexplained
 from .causes import VAGUE, WRONG, Faults, apart, folded, joined, rank
-from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
-from .following import Reach
-from .hypothesis import LARGE, pairs_of
+from .explaining import MOST_PAIRS, Greens, Reason, plainness, question_of, reasons, speaks
+from .hypothesis import LARGE, Hypothesis, pairs_of
 from .qualifiers import qualified, seeded
 
 FOR_FOREIGN = ("--expect", "--precision")  # remedies that a program takes
 FOR_FOLDERS = FOR_FOREIGN[:1]
 MANY = 24  # faults
-MORE, TOGETHER = 4, 4  # times the seconds of a run, if they were too few; reasons of which two are tried at once
+MORE = 4  # times the seconds of a run, if they were too few
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
 LOOKS = (*by_running.LOOKS, (by_probing.OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
 OF_NUMBERS = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
+COMPUTED = ("value", "after_others", "but_for_empty_rows", "held")  # judges of what one call gives
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
+
+
+class Reach:
+    """The reasons that were found, and the calls that each of them changes: other faults do not follow from it."""
+
+    def __init__(self, trials: Mapping[str, Trial]) -> None:
+        """``trials`` are those of the faults, by the names of their cases."""
+        self.trials, self.by_name = trials, collections.defaultdict[str, list[Hypothesis]](list)
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def can_change(self, name: str, case: str) -> bool:
+        """Tell whether a cause of a name may change what a case gives, or its result; True if that is not computed."""
+        trial = self.trials.get(case)
+        if name not in self.by_name or trial is None or trial.case.pairs > MOST_PAIRS:
+            return True
+        if (name, case) not in self._known:
+            calls = _computed(trial)
+            changes = (reason.changes(call) for reason in self.by_name[name] for call in calls)
+            self._known[name, case] = not calls or any(change is not False for change in changes)
+        return self._known[name, case]
+
+    def changed(self, name: str, *cases: set[str]) -> set[str]:
+        """Those of some cases that a cause of a name may change."""
+        return {case for case in set[str]().union(*cases) if self.can_change(name, case)}
+
+
+def _computed(trial: Trial) -> list[Trial]:
+    """The trial of one call without dropout, and that of its result, from which a derivative may follow."""
+    case = trial.case
+    if case.judge == "dropped":
+        case = dict(by_running.without_each(case)).get("dropout_rate", case)._replace(judge="value")
+    cases = [case] if case.direction == FORWARD else [case, case._replace(direction=FORWARD, where={})]
+    return [Trial(trial.implementation, x, trial.how) for x in cases] if case.judge in COMPUTED else []
 
 
 def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> list[Reason]:
@@ -57,7 +89,7 @@ def diagnosed(
 ) -> tuple[Cause, ...]:
     """The causes of the faults among all outcomes, the worst first; each fault is in one of them.
 
-    They are looked for in the time of ``how``. Those that are found are added to ``known``, of an earlier look.
+    They are looked for in the time of ``how``. ``known`` has the reasons of an earlier look; then those that are found.
     """
     known = [] if known is None else known
     with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
@@ -71,12 +103,10 @@ def diagnosed(
         dropped = {o.case.name: _trial(implementation, o, how) for o in left if o.case.judge == "dropped"}
         reach = Reach(dropped | dict(faults.trials))
         with by_running.until_the_end_of("telling apart"):
-            _of_first_look(faults, greens, known, reach)
             stand, beside = _small(faults)
-            found = reasons(stand, greens, faults.trials)
-            known += found
-            for hypothesis, names in found:
-                reach.add(hypothesis)
+            known[:] = reasons(stand, greens, faults.trials, known)
+            for hypothesis, names in known:
+                reach.by_name[hypothesis.name].append(hypothesis)
                 more = reach.changed(hypothesis.name, *(beside[one] for one in names if one in beside))
                 faults.take(hypothesis.name, names | more, hypothesis.remedy, len(names))
             cut = by_running.is_late()
@@ -101,27 +131,6 @@ def diagnosed(
 
 def _faults(implementation: Implementation, left: list[Outcome], outcomes: Sequence[Outcome], how: How) -> Faults:
     return Faults(left, {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}, outcomes)
-
-
-def _of_first_look(faults: Faults, greens: Greens, known: list[Reason], reach: Reach) -> None:
-    """Causes that an earlier look found, with all they explain: small calls, and larger ones that ask the same.
-
-    After each reason alone, two of them at once, which have the name of the second. The calls that each one explains
-    are kept.
-    """
-    pairs = [(one.hypothesis, other.hypothesis) for one, other in itertools.combinations(known[:TOGETHER], 2)]
-    both = [Reason(other.after(one), set()) for one, other in pairs if one.values and other.values]
-    for k, (hypothesis, names) in enumerate((*known, *both)):
-        small = {name: trial for name, trial in faults.of_numbers().items() if trial.case.pairs <= SMALL}
-        explained = confirmed(hypothesis, names & small.keys(), small, greens)
-        asked = {question_of(small[name].case) for name in explained}
-        more = {o.case.name for o in faults.left if o.case.pairs > SMALL and question_of(o.case) in asked}
-        if k < len(known):
-            reach.add(hypothesis)
-        taken = explained | reach.changed(hypothesis.name, more)
-        faults.take(hypothesis.name, taken, hypothesis.remedy, len(explained))
-        if explained and k < len(known):
-            known[k] = Reason(hypothesis, explained)
 
 
 def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:

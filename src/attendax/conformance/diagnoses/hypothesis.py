@@ -37,7 +37,7 @@ class Hypothesis(NamedTuple):
         A gradient that is right speaks only against a mistake as a ``whole``.
         """
         truth = trial.expected if self.gives else trial.by_convention
-        said = [_attempt(_is_given, trial, wanted, truth(), whole) for wanted in self._wanted(trial)]
+        said = [attempt(_is_given, trial, wanted, truth(), whole) for wanted in self._wanted(trial)]
         return max((given for given in said if given is not None), default=None)
 
     def _wanted(self, trial: Trial) -> Iterator[Leaves]:
@@ -47,7 +47,7 @@ class Hypothesis(NamedTuple):
         declared, so that these rows are left to be told.
         """
         if gives := self.gives:
-            yield from filter(None, [_attempt(gives, trial)])
+            yield from filter(None, [attempt(gives, trial)])
             return
         declared, axes = trial.declared, dict(self.values)
         form = declared.but(**axes)
@@ -57,12 +57,15 @@ class Hypothesis(NamedTuple):
         if is_backward(trial) and not axes.keys() <= set(BACKWARD):
             ways = [(form, declared), *ways]
         may_empty = axes.keys() & set(EMPTYING) and "empty" not in axes and not self.remedy
-        if may_empty and _attempt(_empties, trial, form, declared):
+        if may_empty and attempt(_empties, trial, form, declared):
             ways += [(form.but(empty=DECLARED[empty]), None) for empty in ("mean", "nan")]
-        yield from filter(None, (_attempt(_leaves, trial, *way) for way in ways))
+        yield from filter(None, (attempt(_leaves, trial, *way) for way in ways))
 
     def is_ignored(self, trial: Trial) -> bool:
-        """Tell whether all is as if an option were not given: the judge says so."""
+        """Tell whether all is as if an option were not given: the judge says so, and where that is so.
+
+        Without this a function that keeps the state of an earlier call would ignore the option.
+        """
         form = trial.declared.but(**dict(self.values))
         return IGNORED in dict(self.values).values() and bool(_is_given(trial, _leaves(trial, form), trial.expected()))
 
@@ -75,7 +78,7 @@ class Hypothesis(NamedTuple):
         if self.values and not self.matters(trial):
             return False
         truth = trial.expected() if self.gives else trial.by_convention()
-        said = [_attempt(_differs, trial, wanted, truth) for wanted in self._wanted(trial)]
+        said = [attempt(_differs, trial, wanted, truth) for wanted in self._wanted(trial)]
         return None if not said or None in said else any(said)
 
     @property
@@ -94,7 +97,7 @@ class Hypothesis(NamedTuple):
         return Hypothesis(f"{self.name}; {other.name}", remedy, (*self.values, *other.values))
 
 
-def _attempt(function: Callable[..., Any], *given: Any) -> Any:
+def attempt(function: Callable[..., Any], *given: Any) -> Any:
     """A result; None where the call makes no sense."""
     with contextlib.suppress(*NO_SENSE), np.errstate(all="ignore"):
         return function(*given)

@@ -21,7 +21,7 @@ from .causes import BACKWARD, OF_GRADIENTS, VAGUE, WAYS, Faults
 from .hypothesis import GRADIENT
 
 NEVER_SAID = {"scale", "return_lse", "dropout_rng"}  # options of which nothing is said
-NO_OPTIONS = rf"{ZEROS}|is all zeros| times what is right|wrong only with "  # in names that no options are added to
+NO_OPTIONS = rf"{ZEROS}|is all zeros| times what is right"  # in names that no options are added to
 DRAWS, STEP = 2, 104729  # of the numbers of a call that has to pass, and what lies between their seeds
 CLEARLY = 0.5  # of the error over the allowed one: a call passes that has at most so much of what the wrong one has
 FORWARDS, SPARE = 3, 5.0  # calls of a cause of gradients whose results are looked at; seconds for one if none is left
@@ -49,6 +49,10 @@ def qualified(cause: Cause, faults: Faults, implementation: Implementation, how:
 
     name, vague = cause.name, bool(re.match(VAGUE, cause.name))
     options = [option for option, without in _without_options(cause, mine, plainest) if all(map(is_earned, without))]
+    for trait, (one, other) in OF_SIZES.items() if vague and not cause.tried else ():
+        sizes = [SIZES | o.case.sizes for o in mine]
+        apart = plainest.case.judge == "value" and all(x[one] != x[other] for x in sizes)
+        options += [trait] * (apart and bool(passes_without(trait, plainest, implementation, how)))
     name += f"{' ' if vague else ', '}with {', '.join(options)}" * bool(options)
     dtypes = {o.case.dtype or how.dtype for o in mine}
     if how.dtype not in dtypes and "float" not in name and is_earned(plainest.case._replace(dtype=None)):

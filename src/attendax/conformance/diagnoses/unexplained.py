@@ -23,8 +23,6 @@ from .hypothesis import LARGE, is_near, pairs_of
 
 LACKS = 'lacks = ["{}"] in a contract file'  # a remedy
 OTHER_BITS = "the same call gives other bits the next time"
-OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
-ONLY, FEW, MOST = "wrong only with", 4, 0.8  # of a trait: so many cases at least, and such a share of the wrong ones
 SHORT = 64  # queries and keys
 IGNORED = "as if (.*) were not given"
 NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
@@ -36,12 +34,11 @@ LEAKS = LEAK, WEIGHED, COUNTS, "what is masked changes the result"  # the last w
 
 
 def see(faults: Faults, implementation: Implementation, how: How) -> None:
-    """Take what has no reason: first what is seen in the numbers, then what raises, has a trait, or looks the same."""
+    """Take what has no reason: first what is seen in the numbers, then what raises, or looks the same."""
     _ignored(faults)
     _leaks(faults, implementation, how)
     by_numbers.see(faults)
     _crashes(faults, implementation, how)
-    _of_a_trait(faults, implementation, how)
     _alike(faults)
 
 
@@ -223,26 +220,6 @@ def _traits(case: Case) -> set[str]:
     return set(short.traits(short.inputs(0, "float32")))
 
 
-def _of_a_trait(faults: Faults, implementation: Implementation, how: How) -> None:
-    """Wrong numbers that nearly all have one trait, which few right ones have: one fault, whatever else is asked."""
-    wrong = [(o.case.name, _traits(o.case)) for o in faults.left if harm_of(o) in WRONG]
-    right = [_traits(o.case) for o in faults.outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
-    found = []
-    for trait in OF_ARRAYS:
-        mine = {name for name, traits in wrong if trait in traits}
-        if mine and all(trait in o.case.needs for o in faults.left if o.case.name in mine):
-            continue  # who asks needs it, whatever is wrong
-        others = sum(trait in traits for traits in right)
-        if len(mine) >= max(FEW, MOST * len(wrong)) and others <= len(mine) / 4:
-            plainest = min((o for o in faults.left if o.case.name in mine), key=lambda o: o.case.pairs)
-            if not qualifiers.passes_without(trait, plainest, implementation, how):
-                continue
-            found.append((len(mine), -others, trait, mine))
-    if found:
-        _, others, trait, names = max(found)
-        faults.take(f"{ONLY} {trait}{', in most calls with it' * bool(others)}", names, tried=0)
-
-
 def _alike(faults: Faults) -> None:
     """Faults without a cause, grouped by harm, options and finding."""
     groups = collections.defaultdict(set)
@@ -273,7 +250,7 @@ def _signature(outcome: Outcome) -> str:
 def described(cause: Cause, faults: Faults) -> Cause:
     """A cause without a reason: what its weights show, or at which sizes it is wrong."""
     mine = [faults.trials[name] for name in cause.cases if name in faults.trials]
-    if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late() or ONLY in cause.name:
+    if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late():
         return cause
     if re.match(NO_GRADIENT, cause.name):
         return cause
