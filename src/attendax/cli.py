@@ -16,7 +16,7 @@ from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import did_you_mean, one_line
 from attendax.successors import successor
 
-GROUPS = {  # what somebody wants to do: the commands, and a line on each
+GROUPS = {  # purpose: the commands, each with a line about it
     "Test an attention function": {
         "check": "faults of a function, each with its law and a script that shows it",
         "describe": "how a function is called, and which conventions it follows",
@@ -53,11 +53,11 @@ def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: its arguments; those of this process unless given.
-        called: when the command was called, of ``time.monotonic``; now unless given.
+        argv: its arguments [those of this process].
+        called: the time of the call by ``time.monotonic`` [now].
 
     Returns:
-        The exit status: 0 well, 1 the check failed, 2 refused (said why on standard error).
+        The exit status: 0 success, 1 failed check, 2 refused, with the reason on standard error.
     """
     argv = sys.argv[1:] if argv is None else argv
     if line := successor(argv):
@@ -85,8 +85,8 @@ def status_of(name: str, run: Callable[[], int]) -> int:
         status = run()
         sys.stdout.flush()
     except Refusal as refusal:
-        said = one_line(str(refusal)).removeprefix(f"{name.split()[-1]}: ")
-        print(f"{name}: {said}", file=sys.stderr)
+        reason = one_line(str(refusal)).removeprefix(f"{name.split()[-1]}: ")
+        print(f"{name}: {reason}", file=sys.stderr)
         return REFUSED
     except BrokenPipeError:
         return _reader_gone()
@@ -102,19 +102,19 @@ def status_of(name: str, run: Callable[[], int]) -> int:
 
 
 def _reader_gone() -> int:
-    """The status where the reader, such as head, has seen enough; else the interpreter flushes again and complains."""
+    """The status if the reader, such as head, has closed the pipe. Else the interpreter would flush and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED
 
 
 def _from_here() -> None:
-    """Modules of the folder of the command are found first, as ``python -m attendax`` finds them."""
+    """Put the current folder first on the path of modules, as ``python -m attendax`` does."""
     here = os.getcwd()
     sys.path[:] = [here, *(folder for folder in sys.path if folder not in ("", here))]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its errors name the nearest word, and show the usage of the command that they are of."""
+    """A parser whose errors suggest the nearest word and show the usage of the right command."""
 
     commands: "Mapping[str, _Parser]" = {}
 
@@ -126,14 +126,14 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{error.message}{near}") from None
 
     def refuse(self, words: list[str]) -> NoReturn:
-        """Words that nothing takes."""
+        """Raise the error about unknown words."""
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         near = did_you_mean(option, self._option_string_actions) if option else ""
         self.error(f"unrecognized arguments: {' '.join(words)}{near}")
 
 
 class _Versions(argparse.Action):
-    """Prints the versions of attendax and jax, and a line about the native library."""
+    """Print the versions of attendax and jax, and a line about the native library."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
         from attendax.kernels import native
@@ -154,14 +154,14 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         (parser if before else parser.commands[args.command]).refuse(unknown)
     if args.command is None:
-        parser.error("the following arguments are required: COMMAND")
+        parser.error(f"no command; expected one of {', '.join(ABOUT)}; attendax --help explains them")
     return args
 
 
 def _parser(argv: Sequence[str]) -> _Parser:
     parser = _Parser(prog="attendax", usage="attendax COMMAND ...", description=_listed())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    about = "versions, and whether the native library is there"
+    about = "versions, and the state of the native library"
     parser.add_argument("--version", action=_Versions, nargs=0, help=about)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="attendax")
     called = next((word for word in argv if not word.startswith("-")), "")
@@ -174,7 +174,7 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
 
 def _listed() -> str:
-    """The commands under what somebody wants to do."""
+    """The commands, grouped by purpose."""
     lines = []
     for title, commands in GROUPS.items():
         lines += [title, *(f"  {name:<10}{about}" for name, about in commands.items())]

@@ -41,15 +41,15 @@ class Explanation:
         tile: query heads, queries and keys of a tile; None for "dense", "cudnn" and "triton".
         tiles: how many tiles are "open" (all pairs allowed), "masked" and "skipped"; None where that depends on arrays
             whose values are not known, or there are no tiles.
-        flops: of the two products of the forward that will run; at most so many where ``tiles`` is None. For
+        flops: of the two products of the forward that will run; an upper bound if ``tiles`` is None. For
             "cudnn" and "triton" those of all T x S pairs, whatever they skip.
         flops_skipped: those of all T x S pairs, less ``flops``.
         temporary_bytes: of the compiled forward, by XLA's own analysis; of one device. The gradient needs more.
-        impossible: each other implementation, with the reason why it was not chosen; some can be asked for by name.
+        impossible: each other implementation, with the reason why it was not chosen; some can be chosen by name.
         devices: where arrays lie on Explicit mesh axes, over how many devices "batch", "heads", "queries" and "keys"
             are divided; else None. Tiles and FLOPs are those of the whole call.
         across: where keys are divided, by which strategy, why, and what a device receives; else None.
-        thread_bytes: of "native", scratch memory of each thread, at most so much; it is not XLA's. None for the others.
+        thread_bytes: upper bound of the scratch memory of each thread in "native", beside XLA's; None for the others.
     """
 
     implementation: str
@@ -73,14 +73,14 @@ class Explanation:
             if self.tiles:
                 shown = ", ".join(f"{count} {kind}" for kind, count in self.tiles.items())
             lines.append(f"  tiles        {shown}")
-        most = "" if self.tiles or not self.tile else "at most "
+        bound = "" if self.tiles or not self.tile else "at most "
         total = self.flops + self.flops_skipped
         if not isinstance(self.flops, int):
             lines.append(f"  FLOPs        {self.flops}")
             return "\n".join(lines + [f"  not {name!r}: {reason}" for name, reason in self.impossible.items()])
         of_all = f"{self.flops:,} of {total:,} ({self.flops / total:.1%})" if self.flops_skipped else f"{self.flops:,}"
-        skipped = "; the others are skipped" if self.flops_skipped else "" if most else ", none skipped"
-        lines.append(f"  FLOPs        {most}{of_all}{skipped}")
+        skipped = "; the others are skipped" if self.flops_skipped else "" if bound else ", none skipped"
+        lines.append(f"  FLOPs        {bound}{of_all}{skipped}")
         lines.append(f"  temporaries  {self.temporary_bytes:,} bytes")
         if self.thread_bytes is not None:
             lines.append(f"  scratch      less than {self.thread_bytes / 2**20:g} MiB more for each thread")
@@ -108,7 +108,7 @@ def explain(
     return_lse: bool = False,
     implementation: str | None = None,
 ) -> Explanation:
-    """Say how ``attention`` would run these arguments, without running it (it is compiled, for its memory).
+    """Explain how ``attention`` would run these arguments. The call is compiled, for its memory, but not run.
 
     Args:
         query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation: as in
@@ -129,18 +129,18 @@ def explain(
     """
     if isinstance(mask, Mask) and _is_known(mask):
         mask.check(query.shape[-2], key.shape[-2])
-    given, tree = jax.tree.flatten((query, key, value, mask, bias, score_mod, dropout_rng))
-    places = [k for k, x in enumerate(given) if hasattr(x, "shape") and hasattr(x, "dtype")]
-    shapes = [_shape_of(given[k]) for k in places]
+    leaves, tree = jax.tree.flatten((query, key, value, mask, bias, score_mod, dropout_rng))
+    places = [k for k, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype")]
+    shapes = [_shape_of(leaves[k]) for k in places]
     plans = []
     shares: list[Any] = []
 
-    def filled(arrays):
-        found = dict(zip(places, arrays, strict=True))
-        return jax.tree.unflatten(tree, [found.get(k, x) for k, x in enumerate(given)])
+    def fill(arrays):
+        by_place = dict(zip(places, arrays, strict=True))
+        return jax.tree.unflatten(tree, [by_place.get(k, x) for k, x in enumerate(leaves)])
 
     def settle(arrays):
-        *first, rng = filled(arrays)
+        *first, rng = fill(arrays)
         options: Any = scale, dropout_rate, rng, implementation, return_lse
         call = checked_call("attention", *first, *options)
         plans.append(call.plan)
@@ -148,7 +148,7 @@ def explain(
         return call.operands
 
     def attend(arrays):
-        query, key, value, mask, bias, score_mod, rng = filled(arrays)
+        query, key, value, mask, bias, score_mod, rng = fill(arrays)
         options = {"scale": scale, "dropout_rate": dropout_rate, "dropout_rng": rng, "return_lse": return_lse}
         options |= {"mask": mask, "bias": bias, "score_mod": score_mod, "implementation": implementation}
         return attention(query, key, value, **options)
@@ -165,14 +165,14 @@ def explain(
     runs = "native" if native.TARGETS[0] in (compiled.as_text() or "") else implementation or "blockwise"
     others = {name: of.verdict(operands, plans[0]) for name, of in BY_NAME.items() if name != runs}
     others |= {} if runs == "native" else {"native": native.verdict(operands, plan, implementation)}
-    found = _explanation(runs, implementation, mask, Call(operands, plan))
+    explanation = _explanation(runs, implementation, mask, Call(operands, plan))
     devices, across = shares[0]
     rest: dict[str, Any] = {"impossible": others, "devices": devices, "across": across}
-    return dataclasses.replace(found, temporary_bytes=memory.temp_size_in_bytes, **rest)
+    return dataclasses.replace(explanation, temporary_bytes=memory.temp_size_in_bytes, **rest)
 
 
-def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, call: Call) -> Explanation:
-    """The tiles and FLOPs of a call that ``runs`` by some backend; of the user's own mask the values may be known."""
+def _explanation(runs: str, chosen: str | None, mask: Mask | ArrayLike | None, call: Call) -> Explanation:
+    """The tiles and FLOPs of a call that the backend ``runs``; the values of the user's mask may be known."""
     operands, plan = call
     query, key, value = operands[:3]
     wide = 2 * (query.shape[-1] + value.shape[-1])  # FLOPs of a pair
@@ -182,11 +182,11 @@ def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, ca
         return Explanation(runs, reason, None, None, wide * pairs, 0, 0, {})
     in_tiles = {"cpu": BY_DEFAULT, "cuda": ON_A_GPU}.get(plan.platform, UNMEASURED)
     default = native.BY_DEFAULT if runs == "native" else in_tiles
-    tile, tiles, done = (_native_work if runs == "native" else _work)(mask, operands, plan)
+    tile, tiles, computed = (_native_work if runs == "native" else _work)(mask, operands, plan)
     scratch = counting.scratch_bytes(operands) if runs == "native" else None
-    skipped = wide * max(0, pairs - done)
-    reason = "asked for" if asked else default
-    return Explanation(runs, reason, tile, tiles, wide * done, skipped, 0, {}, thread_bytes=scratch)
+    skipped = wide * max(0, pairs - computed)
+    reason = "asked for" if chosen else default
+    return Explanation(runs, reason, tile, tiles, wide * computed, skipped, 0, {}, thread_bytes=scratch)
 
 
 def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

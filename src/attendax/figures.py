@@ -23,7 +23,7 @@ DOTS_PER_INCH = 150
 PAGE = Path(__file__).with_name("attention_page.html")
 BINS = 64  # the side of a square on a page, in cells
 ROWS = 64  # queries whose weights are there at a time
-PAIRS = 2**19  # of all that a page knows; of each query those with most weight
+PAIRS = 2**19  # pairs that a page contains: for each query the keys with the largest weights
 LEAST = 4  # keys of a query, whatever the page's size
 ROUNDING = 1e-3  # by which a weight of a narrow dtype may lie above 1
 LONGEST = 2**16  # tokens; keys are stored in 16 bits
@@ -96,9 +96,9 @@ def fonts_for(text: str) -> dict[str, frozenset[str]]:
         if missing:
             path = font_manager.findfont(font_manager.FontProperties(family=name))
             glyphs = font_manager.get_font(path).get_charmap()
-            if found := frozenset(character for character in missing if ord(character) in glyphs):
-                fonts[name] = found
-                missing -= found
+            if covered := frozenset(character for character in missing if ord(character) in glyphs):
+                fonts[name] = covered
+                missing -= covered
     return fonts or {FONT: frozenset()}
 
 
@@ -132,8 +132,8 @@ def attention_page(
 ) -> str:
     """One HTML page that needs nothing else: layers x heads as small squares, one of them large, pairs on pointing.
 
-    Of each query the page knows the keys with most weight: all of them in a short text, at least four in a long one. No
-    array of T x T is built where ``weights`` is a function: rows are asked for 64 at a time.
+    For each query the page has the keys with the largest weights: all in a short text, at least four in a long one. If
+    ``weights`` is a function, it is called for 64 rows at a time, and no T x T array is built.
 
     Args:
         weights: (L, N, T, T), one text; or a function that gives those of some queries, ``weights(layer, start, stop)``
@@ -172,7 +172,7 @@ def attention_page(
     content = _page_content(rows, num_layers, T) | {"tokens": list(tokens), "layers": num_layers}
     data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")  # so that no text ends the script
     values = {"title": html.escape(title or "Attention"), "data": data}
-    return re.sub(r"\{\{(title|data)\}\}", lambda found: values[found[1]], PAGE.read_text("utf-8"))
+    return re.sub(r"\{\{(title|data)\}\}", lambda match: values[match[1]], PAGE.read_text("utf-8"))
 
 
 def _page_content(rows: Callable[[int, int, int], np.ndarray], num_layers: int, T: int) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _worth_looking_at(keys: np.ndarray, weights: np.ndarray) -> list[int]:
     average, or what keys so far away get, if that is more.
     """
     L, N, T, _ = keys.shape
-    best, found, queries = 0.0, [0, 0, 0, 0], np.arange(T)
+    best, pair, queries = 0.0, [0, 0, 0, 0], np.arange(T)
     pairs = T - np.abs(np.arange(2 * T) - T)  # so far apart
     for layer in range(L):
         for head in range(N):
@@ -228,5 +228,5 @@ def _worth_looking_at(keys: np.ndarray, weights: np.ndarray) -> list[int]:
             worth = np.where(key[:, 0] == queries, 0, worth)
             if worth.mean() > best:
                 query = int(worth.argmax())
-                best, found = float(worth.mean()), [layer, head, query, int(key[query, 0])]
-    return found
+                best, pair = float(worth.mean()), [layer, head, query, int(key[query, 0])]
+    return pair

@@ -142,7 +142,7 @@ def weights_at(
     Args:
         query, key, mask, bias, score_mod, scale: as in ``attention``.
         queries: None for all, or integers (r,) from 0 to T - 1: the rows to compute.
-        keys: None for all, or integers (c,) from 0 to S - 1: the columns. At least one of the two is given.
+        keys: None for all, or integers (c,) from 0 to S - 1: the columns. Pass at least one of the two.
 
     Returns:
         (..., N, r or T, c or S), in the dtype of lse.
@@ -160,16 +160,20 @@ def weights_at(
     refuse_divided_tokens("weights_at", query, key)
     T, S = query.shape[-2], key.shape[-2]
     if queries is None and keys is None:
-        fail(ValueError, "weights_at", "queries or keys must be given: weights_at does not build all T x S weights.")
+        fail(
+            ValueError,
+            "weights_at",
+            "queries and keys are both None; pass one, so that not all T x S weights are built.",
+        )
     rows: Any = None if queries is None else _positions("queries", queries, T)
     columns: Any = None if keys is None else _positions("keys", keys, S)
     if 0 in (*query.shape[:-1], S) or 0 in (x.shape[0] for x in (rows, columns) if x is not None):
         size = tuple(full if x is None else x.shape[0] for x, full in ((rows, T), (columns, S)))
         return jnp.zeros((*query.shape[:-2], *size), call.operands.compute_dtype())
-    found = _columns(call, columns) if rows is None else _rows(call, rows)
+    weights = _columns(call, columns) if rows is None else _rows(call, rows)
     if rows is not None and columns is not None:
-        found = jnp.take(found, columns, axis=-1)
-    return found.reshape(*query.shape[:-2], *found.shape[-2:])
+        weights = jnp.take(weights, columns, axis=-1)
+    return weights.reshape(*query.shape[:-2], *weights.shape[-2:])
 
 
 def _rows(call: Call, rows: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Commands and options that left in this version: for one release each names its successor."""
+"""Removed commands and options: for one release each names its successor."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ PATHS = {  # of functions that had an adapter
     "mlx": "mlx.core.fast:scaled_dot_product_attention",
 }
 LAYERS = ("equinox", "haiku", "torch-mha", "torch-mha-weights", "onnx-reference", "onnxruntime")  # that had one
-PINNED = "check finds {} out; a contract file pins this, {}"
-MEANT = 'check finds it out; --expect "{}" states it of a program or a model'
+PINNED = "check detects {}; a contract file pins it, {}"
+MEANT = 'check detects it; for a program or a model, state it by --expect "{}"'
 SUCCESSORS = {  # a command, or a command with an option
     "check --lib": EXEC,
     "check --signature": EXEC,
@@ -31,12 +31,12 @@ SUCCESSORS = {  # a command, or a command with an option
     **{f"{name} --safetensors": "each array is a file .npy" for name in ("inputs", "vectors")},
     "check --all-installed": f"{CLONE} matrix judges all libraries",
     "check --all-models": f"{CLONE} models judges all models",
-    "check --adapter": "write a function of the protocol that calls yours (docs/conformance.md)",
+    "check --adapter": "write a function with the usual signature that calls yours (docs/conformance.md)",
     "check --list-adapters": "name a function by its path, module:function",
     "check --arrays": PINNED.format("the framework", '[called] arrays = "torch"'),
     "check --layout": PINNED.format("the axes", '[called] layout = "BTND"'),
     "check --rename": PINNED.format("the keywords", '[keywords] attn_mask = "mask"'),
-    "check --lacks": """a contract file says it, [called] lacks = ["grouped heads"]""",
+    "check --lacks": """a contract file states it, [called] lacks = ["grouped heads"]""",
     "check --backward": "the function carries its gradients, attention.backward = attention_backward",
     "check --mask-true": MEANT.format("mask=True drops"),
     "check --lse-base": MEANT.format("lse=base 2"),
@@ -44,7 +44,7 @@ SUCCESSORS = {  # a command, or a command with an option
     **{f"{name} --empty-rows": MEANT.format("empty=NaN") for name in ("check", "judge")},
     "check --output": "check --json and --markdown write a report",
     "bench": f"{CLONE} bench times attention",
-    "search": "docs/examples/nearest_lines.py does it by attendax embed --output and NumPy",
+    "search": "docs/examples/nearest_lines.py does it with attendax embed --output and NumPy",
     **{f"check {name}": f"name the function by its path, {path}" for name, path in PATHS.items()},
     **{f"check {name}": f"{CLONE} matrix judges it" for name in LAYERS},
     "export-onnx": "check --onnx judges a model; no command writes tests of ONNX backends",
@@ -52,11 +52,11 @@ SUCCESSORS = {  # a command, or a command with an option
 
 
 def successor(argv: Sequence[str]) -> str:
-    """The line on what replaces a command or an option of these arguments; empty if none of them left.
+    """The line on what replaces a removed command or option of these arguments; empty if there is none.
 
     Example:
         >>> successor(["check", "--lib=attention.so"])
-        'check --lib left: check --exec runs a program around the C function (docs/without-python.md)'
+        'check --lib was removed: check --exec runs a program around the C function (docs/without-python.md)'
         >>> successor(["check", "mine:attention"])
         ''
     """
@@ -65,4 +65,4 @@ def successor(argv: Sequence[str]) -> str:
     names = [command, *(f"{command} {word}" for word in words)]
     if {"--model", "--layer"}.intersection(word.partition("=")[0] for word in argv):  # have options of their own
         return ""
-    return next((f"{name} left: {SUCCESSORS[name]}" for name in names if name in SUCCESSORS), "")
+    return next((f"{name} was removed: {SUCCESSORS[name]}" for name in names if name in SUCCESSORS), "")

@@ -137,7 +137,7 @@ class TestStandardInput:
         stdin(b"")
         status, out, err = embed()
         assert (status, out) == (2, "")
-        assert err == "attendax embed: there is no text; give some as arguments, or one a line on standard input\n"
+        assert err == "attendax embed: no text; pass texts as arguments, or one a line on standard input\n"
 
     def test_bytes_that_are_not_utf8(self, embed, stdin):
         """All that came before is embedded, the line is named, nothing is guessed."""
@@ -364,7 +364,7 @@ class TestNothingIsClaimedOrLost:
         stdin(b"")
         status, _, err = embed("--json", "--check")
         assert status == cli.REFUSED
-        assert "there is no text" in err
+        assert "no text" in err
 
     @pytest.mark.parametrize("name", ["out", "-", "", "notes.txt", "nowhere/out.png", "."])
     def test_a_map_is_written_to_the_file_that_was_named_or_not_at_all(self, embed, name, tmp_path, monkeypatch):

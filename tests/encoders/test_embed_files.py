@@ -109,7 +109,7 @@ class TestOutput:
     @pytest.mark.parametrize(
         ("argv", "message"),
         [
-            (["a", "--file", "b"], "give texts as arguments or in --file, not both"),
+            (["a", "--file", "b"], "texts are both arguments and in --file; pass one of them"),
             (["a", "--json", "--output", "a.npy"], "choose one"),
             (["a", "--output", "a.txt"], "name a file that ends in .npy"),
             (["a", "--output", "no/folder/a.npy"], "there is no such folder"),

@@ -9,5 +9,5 @@ def test_each_names_its_successor(capfd):
     page = (ROOT / "docs/migrate.md").read_text("utf-8")
     for name, successor in SUCCESSORS.items():
         assert main([*name.split(), "x"]) == 2
-        assert capfd.readouterr() == ("", f"attendax {name} left: {successor}\n")
+        assert capfd.readouterr() == ("", f"attendax {name} was removed: {successor}\n")
         assert all(word in page for word in name.split())

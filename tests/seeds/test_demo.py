@@ -133,7 +133,7 @@ class TestMain:
             (["embed", "a", "--jsno"], "embed", "unrecognized arguments: --jsno; did you mean --json?"),
             (["embed", "a", "--layr", "3"], "embed", "unrecognized arguments: --layr 3; did you mean --layer?"),
             (["embed", "a", "--layr=3"], "embed", "unrecognized arguments: --layr=3; did you mean --layer?"),
-            (["check", "attendax", "--onyl", "L6"], "check", "--onyl L6; did you mean --only?"),
+            (["check", "attendax:attention", "--onyl", "L6"], "check", "--onyl L6; did you mean --only?"),
             (["check", "x", "--only", "--sed", "3"], "check", "expected at least one argument"),
             (["demo", "more"], "demo", "unrecognized arguments: more"),
             (["demo", "--zzz"], "demo", "unrecognized arguments: --zzz"),
@@ -141,7 +141,7 @@ class TestMain:
             (["embd", "a"], "", "did you mean embed?"),
             (["--verison"], "", "unrecognized arguments: --verison; did you mean --version?"),
             (["--jsno", "embed", "a"], "", "unrecognized arguments: --jsno"),
-            ([], "", "the following arguments are required: COMMAND"),
+            ([], "", "attendax --help explains them"),
         ],
     )
     def test_the_usage_of_the_command_and_the_nearest_word(self, argv, usage, said, capsys):

@@ -25,7 +25,7 @@ CHECK_LIMIT = 1e-5  # float32 through six layers; a wrong convention moves an em
 CELL = 8  # columns of a similarity
 STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines at a time"
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
-LEAST_BESIDE = 20  # columns left to what stands beside a text
+MARGIN = 20  # columns that a text leaves for numbers beside it
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
 TITLE = 60  # columns of the text in the title of a picture
 HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.layer is not None and args.map is None:
         raise Refusal("--layer chooses the layer that --map draws; --map FILE.png is missing")
     if args.file is not None and args.texts:
-        raise Refusal("give texts as arguments or in --file, not both")
+        raise Refusal("texts are both arguments and in --file; pass one of them")
     if args.json and args.output is not None:
         raise Refusal("--json prints the embeddings and --output writes them; choose one")
     vectors = None if args.output is None else VectorFile(args.output)
@@ -90,14 +90,14 @@ def _embed_all(
     from attendax.encoders import embedding
 
     streams = args.json or vectors is not None
-    given = _texts(args)
+    inputs = _texts(args)
     if not streams:  # nothing is printed before the last text: read them all, and run them in full windows
-        given = list(given)
+        inputs = list(inputs)
     results: list[Embedding] = []
     difference = np.float64(0.0)
     number = 0
-    found = texts.embedded(encoder, given, packed=args.packed)
-    for number, result in enumerate(texts.progress(found) if vectors else found, start=1):
+    embeddings = texts.embedded(encoder, inputs, packed=args.packed)
+    for number, result in enumerate(texts.progress(embeddings) if vectors else embeddings, start=1):
         if result.tokens.truncated:
             _report_truncated(number, result, encoder.max_tokens)
         for draw in drawers if number == 1 else []:
@@ -113,9 +113,9 @@ def _embed_all(
             results.append(result)
     if number == 0 and (drawers or args.check or not args.json):  # a check of nothing would pass
         raise Refusal(
-            f"{args.file} holds no line"
+            f"{args.file} is empty, expected one text a line"
             if args.file not in (None, "-")
-            else "there is no text; give some as arguments, or one a line on standard input"
+            else "no text; pass texts as arguments, or one a line on standard input"
         )
     if not streams:
         _print_similarities(results)
@@ -150,7 +150,7 @@ def _print_similarities(results: "list[Embedding]") -> None:
     vectors = np.stack([result.vector for result in results])
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(vectors.dtype).tiny)
     width, room = len(str(len(results))), columns()
-    labels = [_shown(result.tokens.text, max(LEAST_BESIDE, 2 * width + 12)) for result in results]
+    labels = [_shown(result.tokens.text, max(MARGIN, 2 * width + 12)) for result in results]
     if width + CELL * len(labels) <= room:
         for number, label in enumerate(labels, start=1):
             print(f"{number:>{width}}  {label}")
@@ -166,8 +166,8 @@ def _print_similarities(results: "list[Embedding]") -> None:
             print(f"{'':>{width}}  {cosines[other]:6.3f}  {other + 1:>{width}}  {labels[other]}")
 
 
-def _shown(text: str, beside: int = LEAST_BESIDE) -> str:
-    return one_line(text, columns() - beside) or "(empty)"
+def _shown(text: str, margin: int = MARGIN) -> str:
+    return one_line(text, columns() - margin) or "(empty)"
 
 
 def _map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":
@@ -235,7 +235,7 @@ def _title_of(result: "Embedding") -> str:
 class VectorFile:
     """A ``.npy`` file of vectors (count, width), float32, written one by one: how many there will be is not known.
 
-    Used as a context; the header is written anew at the end, and only then is the file where it belongs.
+    Used as a context. At the end the header is written again, and the file moves to its place.
     """
 
     def __init__(self, path: str) -> None:

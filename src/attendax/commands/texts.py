@@ -29,7 +29,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load(args: argparse.Namespace) -> "SentenceEncoder":
-    """The checkpoint that was asked for; whatever is wrong with it is the user's to know, on one line."""
+    """The checkpoint of the arguments; if it cannot be read, the refusal has one line."""
     from attendax.encoders import sentences
 
     try:
@@ -79,7 +79,7 @@ def arguments(texts: list[str]) -> list[str]:
 
 
 class Lines:
-    """The lines of a file, or of standard input (``-``), read as they are asked for."""
+    """The lines of a file, or of standard input (``-``), read one by one on demand."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -97,7 +97,7 @@ class Lines:
 
 
 def named(file: str) -> str:
-    """The name of a file in what is said to the user."""
+    """The name of a file as a message shows it."""
     return "standard input" if file == "-" else file
 
 

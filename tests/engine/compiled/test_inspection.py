@@ -114,7 +114,7 @@ def test_stats_have_their_gradient(name, mask, rng):
 
 QUERY, KEY = np.zeros((N, T, D)), np.zeros((N, S, D))
 REFUSED = {
-    "neither": (ValueError, {}, "weights_at: queries or keys must be given"),
+    "neither": (ValueError, {}, "weights_at: queries and keys are both None"),
     "floats": (
         TypeError,
         {"queries": np.zeros(2)},
