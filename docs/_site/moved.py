@@ -15,6 +15,7 @@ SECTIONS = {  # a section that has left its page: where it is
         "sizes-as-people-run-them": "check-reference#sizes",
         "the-world-s-matrix": "matrix#all-libraries",
     },
+    "how-it-is-fast": {"native-or-tiles": "implementations"},
     "matrix": {"counts": "matrix#by-law", "what-was-found": "matrix#all-findings"},
 }
 GO = "const moved = {}; const to = moved[location.hash.slice(1)]; if (to) location.replace(to);"
