@@ -291,10 +291,13 @@ class Describer(Describing):
                     continue
                 offered = [x for x in offered if not x.options[ours].form.endswith(ADDED)]
                 plain = [self._right(form, Probe(probe.arrays, {})) for probe in probes]
-                others = (x.but(**way) for way in ways for x in offered)
-                others = (x for x in others if self._changes(x, probes, plain))
-                if found := next((x for x in others if all(self._is_nearly(x, probe) for probe in probes)), None):
+                others = [x.but(**way) for way in ways for x in offered]
+                changing = (x for x in others if self._changes(x, probes, plain))
+                if found := next((x for x in changing if all(self._is_nearly(x, probe) for probe in probes)), None):
                     return found
+                alone = (x.but(empty=y) for x in others if not self._changes(x, probes, plain) for y in TABLE["empty"])
+                if ours == "mask" and (found := self._settled(alone, probes)):  # it hides all keys of a query, or none
+                    return found.but(empty=form.how["empty"])
                 lowered = ((x, self._lowers(x)) for x in offered if ours == "mask")
                 if found := self._settled((x.but(fill=f"less {c:.4g}") for x, c in lowered if c), probes):
                     return found
