@@ -14,7 +14,7 @@ from attendax import conformance
 from attendax.conformance import Case, assert_model, check_model
 from attendax.conformance.judge.verdicts import Finding, Verdict
 from attendax.conformance.models.adapters import FAMILIES
-from attendax.conformance.models.blackbox import Request
+from attendax.conformance.models.blackbox import Computation
 from attendax.conformance.models.checking import described
 from attendax.conformance.models.runner import script
 from attendax.conformance.models.trial import Evidence, Found, Law
@@ -302,7 +302,7 @@ def test_a_script_makes_the_other_way(name, way, tmp_path):
     pytest.importorskip("torch" if name == "torch" else "flax")
     layer, said = layer_of(name)
     model = described(layer, causal=True, **said)
-    one = Request(np.array([[3, 1, 4]], np.int32))
+    one = Computation(np.array([[3, 1, 4]], np.int32))
     found = Found(Finding(Verdict.WRONG, "none"), Evidence(one, one._replace(way=way), (0, 1), (0, 1), 1e-4))
     text = script(model, Law(Case(way, "ways", ""), lambda trial: found), found)
     assert "attendax" not in text

@@ -12,7 +12,7 @@ from attendax.conformance import CASES, Verdict
 from attendax.conformance.cases import at_sizes, choose
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.kinds import GRADIENTS, directed
-from attendax.conformance.cases.square import FORMS, Form
+from attendax.conformance.cases.square import FORMS, Restrictions
 from attendax.conformance.checking import judge
 from attendax.conformance.judge.asking import as_found, as_taken, can_be_asked
 from attendax.conformance.worker.place import here as implement
@@ -151,7 +151,7 @@ def test_a_trait_that_is_named_is_not_asked_however_it_fails():
 
 def test_blocks_that_are_named_are_of_128():
     made = implement(right_attention.attend, arrays="numpy", lacks={"lengths of no block": "said so"})
-    assert as_found(made, [], How()).form == Form(block=128)
+    assert as_found(made, [], How()).form == Restrictions(block=128)
 
 
 def test_a_function_that_takes_every_option_is_asked_every_case():
@@ -161,7 +161,7 @@ def test_a_function_that_takes_every_option_is_asked_every_case():
 
 
 def test_forms_are_tried_the_widest_first():
-    assert FORMS[0] == Form()
+    assert FORMS[0] == Restrictions()
     assert len(set(FORMS)) == len(FORMS)
 
 

@@ -15,7 +15,7 @@ from attendax.conformance.cases import LEVELS, ladder, named, pool
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import LEAST, MOST_PAIRS
 from attendax.conformance.cases.pool import AND, AXES, USES
-from attendax.conformance.cases.square import Form
+from attendax.conformance.cases.square import Restrictions
 from attendax.conformance.checking import judge
 from attendax.conformance.conventions import parts, right
 from attendax.conformance.frameworks import in_numpy
@@ -437,7 +437,7 @@ class TestUnwritten:
 
 def test_a_kernel_gets_sizes_that_it_takes():
     """Causal, T = S, multiples of 128, one width: the budget is not spent on what it refuses."""
-    form = Form(square=True, causal=True, block=128, widths=(128,))
+    form = Restrictions(square=True, causal=True, block=128, widths=(128,))
 
     def takes(case):
         return not form.lacking(case)

@@ -17,7 +17,7 @@ import dying
 from attendax.conformance import CASES, Verdict
 from attendax.conformance.cases import how
 from attendax.conformance.cases.how import How
-from attendax.conformance.command.output import Line
+from attendax.conformance.command.output import Status
 from attendax.conformance.frameworks.text import text_of
 from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
 from attendax.conformance.report.outcome import KnownFailures, Outcome, coverage
@@ -279,7 +279,7 @@ class TestLine:
         from rich.console import Console
         from rich.progress import Progress
 
-        shown, line = io.StringIO(), Line()
+        shown, line = io.StringIO(), Status()
         with Progress(console=Console(file=shown, width=120)) as line.bar:
             line.task = line.bar.add_task("")
             line.begins("cases", lambda: 7.4)

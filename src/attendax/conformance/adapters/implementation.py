@@ -24,7 +24,7 @@ TRAITS = (  # what no keyword shows
     "gradients", "gradient of bias", "gradient of sinks", "determinism", "float64", "float32", "bfloat16", "float16",
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
-ANY, PACKED = square.Form(), "(BT)ND"  # a layout: sequences behind each other
+ANY, PACKED = square.Restrictions(), "(BT)ND"  # a layout: sequences behind each other
 CAUSAL, EMPTY_ROWS = ("start", "end", "decode"), ("zero", "mean", "nan")
 RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
@@ -102,7 +102,7 @@ class Implementation:
     known: tuple[Known, ...] = ()
     layout: str = ""
     process: str = "its functions were given"
-    form: square.Form = ANY
+    form: square.Restrictions = ANY
     foreign: bool = False
     recorded: bool = False
     guessed: tuple[str, ...] = ()

@@ -24,26 +24,26 @@ BIASES = {k for k in layers.shapes() if k.endswith("_bias") and "norm" not in k}
 Choices = list[dict[str, Any]]
 
 
-class Case(NamedTuple):
+class LayerInputs(NamedTuple):
     """Weights, whose kernels are (in, out), and x."""
 
     params: Mapping[str, np.ndarray]
     x: np.ndarray
     sizes: Sizes
 
-    def but(self, off: set[str]) -> "Case":
+    def but(self, off: set[str]) -> "LayerInputs":
         """The case with some of its weights 0."""
         return self._replace(params={k: np.zeros_like(x) if k in off else x for k, x in self.params.items()})
 
 
-def case(seed: int, heads: int, size: float = 1.0, sizes: Sizes = SEARCH, *, calm: bool = False) -> Case:
+def case(seed: int, heads: int, size: float = 1.0, sizes: Sizes = SEARCH, *, calm: bool = False) -> LayerInputs:
     """A case for so many heads; calm kernels keep the size of what they multiply: no softmax is of one key alone."""
     less = np.float32(8**-0.5 if calm else 1)
     params = {k: x * less if k.endswith("_kernel") else x for k, x in drawn(seed, sizes, heads).items()}
-    return Case(params, layers.inputs(seed, size, sizes), sizes)
+    return LayerInputs(params, layers.inputs(seed, size, sizes), sizes)
 
 
-def of_size(seed: int, heads: int, size: float, sizes: Sizes = SEARCH) -> Case:
+def of_size(seed: int, heads: int, size: float, sizes: Sizes = SEARCH) -> LayerInputs:
     """A case; to the smallest x no bias is added, beside which it would not count."""
     return case(seed, heads, size, sizes).but(BIASES if size < SMALL[0] else set())
 
@@ -81,16 +81,16 @@ class Layer:
         turns = self.how["kernels"] == layers.TURNED
         return {k: np.ascontiguousarray(x.T) if turns and k.endswith("_kernel") else x for k, x in params.items()}
 
-    def call(self, at: Case) -> np.ndarray:
+    def call(self, at: LayerInputs) -> np.ndarray:
         """Its result; raises Failed where it raises."""
         return self.fn(self.given(at.params), at.x, **self.keywords(at.sizes))[0]
 
-    def reference(self, at: Case) -> np.ndarray:
+    def reference(self, at: LayerInputs) -> np.ndarray:
         """The result that it would give, if its conventions were these."""
         read = {k: v for k, v in at.params.items() if k in self.reads | {"positions"}}
         return layers.layer(read, at.x, {**self.how, "kernels": LAW["kernels"]}, self.count(at.sizes))
 
-    def far(self, at: Case) -> float:
+    def far(self, at: LayerInputs) -> float:
         """The distance of its result from the reference; infinite where it raises."""
         try:
             return far(self.call(at), self.reference(at))

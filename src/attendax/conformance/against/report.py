@@ -24,7 +24,7 @@ NONE = "no call was answered by both"
 OF_EMPTY = "empty", "empty_lse"  # what a query without any key gets
 
 
-class Report(NamedTuple):
+class Comparison(NamedTuple):
     """The answer.
 
     Attributes:
@@ -73,7 +73,7 @@ class Report(NamedTuple):
         return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
 
 
-def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
+def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Comparison:
     """Name the conventions by which two functions differ, and the adapter under which they are equal.
 
     Args:
@@ -84,7 +84,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
         heads: of the layers.
 
     Returns:
-        A ``Report``; ``report.text()`` is what ``attendax diff`` prints.
+        A ``Comparison``; ``report.text()`` is what ``attendax diff`` prints.
 
     Raises:
         Refusal: one of them cannot be imported, or raises on every call.
@@ -135,7 +135,7 @@ def _raises(letter: str, fn: Function, said: str) -> str:
     return f"{letter}, {fn.path}, raises on every call that was tried; the first said: {said}"
 
 
-def compare(a: Subject, b: Subject) -> Report:
+def compare(a: Subject, b: Subject) -> Comparison:
     """The report on two functions that are described; where that is not enough, by the table, too."""
     if not (a.known or b.known):
         return _unknown(a, b)
@@ -169,7 +169,7 @@ def _as_called(x: Subject) -> list[Subject]:
     return [Subject(x.fn, form, unknown=unknown) for form in made]
 
 
-def _compare(a: Subject, b: Subject) -> Report:
+def _compare(a: Subject, b: Subject) -> Comparison:
     told = list(comparing.differences(a, b))
     found = tuple(x for x in told if x.shown or x.name not in comparing.OF_NUMBERS)
     if MASKED & a.form.options.keys() & b.form.options.keys():
@@ -181,7 +181,7 @@ def _compare(a: Subject, b: Subject) -> Report:
         checked, why, names = _held(a, b, mine, theirs)
         excluded = (f"{c}'s {k}: {x.unknown[k]}" for c, x in (("A", a), ("B", b)) for k in x.unknown if k in names)
         why = "; ".join([why, *excluded]) if why else ""
-        return Report(
+        return Comparison(
             (), "", "", why, None if why else checked, (*checked.refused, *_notes(a, b, set(mine.options), names))
         )
     why = ""
@@ -195,14 +195,14 @@ def _compare(a: Subject, b: Subject) -> Report:
         if not example:
             text = writing.adapter(form, around.form)
             notes = _notes(a, b, set(form.options), names)
-            return Report(found, text, letter, "", checked, (*checked.refused, *notes))
+            return Comparison(found, text, letter, "", checked, (*checked.refused, *notes))
         why = why or f"under an adapter around {letter} the two still differ: {example}"
     notes = _notes(a, b, set(_answerable(a.form, b.form).options))
     if why.startswith(NO_ADAPTER) and (cases := min(holds(a, b, a.sizes), holds(b, a, b.sizes))):
-        return Report(found, "", "", why, Equality(cases, 0.0), notes)
+        return Comparison(found, "", "", why, Equality(cases, 0.0), notes)
     against = {x: words for x in found if (words := _refuted(a, b, x))}
     why = "; ".join([why, *against.values()])
-    return Report(tuple(x for x in found if x not in against), "", "", why, None, notes)
+    return Comparison(tuple(x for x in found if x not in against), "", "", why, None, notes)
 
 
 def _unseen(a: Subject, b: Subject, axis: str) -> tuple[Subject, Subject]:
@@ -269,7 +269,7 @@ def _notes(a: Subject, b: Subject, compared: set[str], directly: frozenset[str] 
     return tuple(found)
 
 
-def _unknown(a: Subject, b: Subject) -> Report:
+def _unknown(a: Subject, b: Subject) -> Comparison:
     """Words for two of which one is of no known formula: they are asked alone, without options."""
     letters = " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known)
     notes = (f"any keyword, for the formula of {letters} is not known",)
@@ -288,27 +288,29 @@ def _unknown(a: Subject, b: Subject) -> Report:
             return found if by_table else found._replace(notes=notes)
     said = f"the formula of {letters} is not known, and in no layout do the two give the same numbers"
     shown = examples.smallest(plain[0][0][0], plain[1][0][0], [*examples.asking(), *examples.small({}, heads=2), probe])
-    return Report((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
+    return Comparison((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
 
 
-def compare_layers(a: Layer, b: Layer) -> Report:
+def compare_layers(a: Layer, b: Layer) -> Comparison:
     """The report on two layers that are described."""
     plain = comparing_layers.equality(a, lambda params, x, **options: b.fn(params, x, **options))
     sizes = ", ".join(str(x[:4]) for x in SIZES)
     notes = (f"some of the sizes (B, T, M, F) {sizes}, at which A raises",) * (plain.cases < comparing_layers.CASES)
     if plain.worst is None:
-        return Report((), checked=plain, notes=notes)
+        return Comparison((), checked=plain, notes=notes)
     found = tuple(comparing_layers.differences(a, b))
     if unknown := " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known):
         said = f"{unknown} is none of the layers that are known"
-        return Report((), why=f"{said}; the results differ by {plain.apart:.2g} of the largest number")
+        return Comparison((), why=f"{said}; the results differ by {plain.apart:.2g} of the largest number")
     if not found:
-        return Report((), why=f"by no convention that is known do they differ, and they do for {plain.worst}")
+        return Comparison((), why=f"by no convention that is known do they differ, and they do for {plain.worst}")
     code, around = comparing_layers.adapter(a, b)
     checked = comparing_layers.equality(a, b.fn.adapted(code))
     if checked.worst is not None:
         why = f"an adapter makes them equal at the sizes that were searched, and not for {checked.worst}"
-        return Report(found, why=why)
+        return Comparison(found, why=why)
     if not around and (held := comparing_layers.equality(b, b.fn.adapted(comparing_layers.formula(b)))).worst:
-        return Report(found, why=f"what was found of B holds at the sizes that were searched, and not for {held.worst}")
-    return Report(found, code, around, "", checked, notes)
+        return Comparison(
+            found, why=f"what was found of B holds at the sizes that were searched, and not for {held.worst}"
+        )
+    return Comparison(found, code, around, "", checked, notes)

@@ -16,7 +16,7 @@ TIME = "larger sizes"
 LONGEST, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
 
 
-class Form(NamedTuple):
+class Restrictions(NamedTuple):
     """The calls that a function takes."""
 
     square: bool = False  # only T = S
@@ -44,7 +44,7 @@ class Form(NamedTuple):
         """The trait that it lacks where it has some widths."""
         return next((trait for trait, widths in ONE_WIDTH.items() if widths == self.widths), WIDTHS)
 
-    def without(self) -> dict[str, "Form"]:
+    def without(self) -> dict[str, "Restrictions"]:
         """The traits that it lacks, and for each the form that has it."""
         wider = {SQUARE: self._replace(square=False), CAUSAL: self._replace(causal=False)}
         wider |= {BLOCK: self._replace(block=1), self.of_width(): self._replace(widths=())}
@@ -63,22 +63,24 @@ class Form(NamedTuple):
         return given
 
 
-def twins(cases: Iterable[Case], form: Form, lacks: Mapping[str, str], offers: Callable[[Case], bool]) -> list[Case]:
+def twins(
+    cases: Iterable[Case], form: Restrictions, lacks: Mapping[str, str], offers: Callable[[Case], bool]
+) -> list[Case]:
     """The cases, each at the sizes, and with the masks and windows, that a form takes.
 
     Each is asked twice: as near to its own sizes as can be, and at lengths of 128 or more and another width. A case
     that is not offered at all, or makes no sense there, stays as it is.
     """
-    if form == Form() and not {SYMMETRIC, APART, *LIFTED}.intersection(lacks):
+    if form == Restrictions() and not {SYMMETRIC, APART, *LIFTED}.intersection(lacks):
         return list(cases)
     found = []
     for case in cases:
-        rounds = range(1 if form == Form() else 2) if offers(case) and "ladder: " not in case.name else ()
+        rounds = range(1 if form == Restrictions() else 2) if offers(case) and "ladder: " not in case.name else ()
         found += [twin for again in rounds if (twin := _twin(case, form, lacks, again))] or [case]
     return distinct(found)
 
 
-def _twin(case: Case, form: Form, lacks: Mapping[str, str], again: int) -> Case | None:
+def _twin(case: Case, form: Restrictions, lacks: Mapping[str, str], again: int) -> Case | None:
     """A case as a form takes it; None where it makes no sense, or would take long, or be the same once more."""
     own = SIZES | case.sizes
     given = form.sizes(own, again)
@@ -121,13 +123,15 @@ def _shaped(case: Case, lacks: Mapping[str, str]) -> Case:
 
 
 FORMS = tuple(  # the widest first: T = S, causal, blocks of 64 and 128, widths of 64 and 128
-    Form(square, causal, block, widths)
+    Restrictions(square, causal, block, widths)
     for block, widths in ((1, ()), (1, (64,)), (1, (128,)), (64, (64,)), (64, (128,)), (128, (64,)), (128, (128,)))
     for causal, square in ((False, False), (False, True), (True, False), (True, True))
 )
 
 
-def plain_of(form: Form, sizes: Mapping[str, int], lines: str = "", words: str = "", case: Case = CASES[0]) -> Case:
+def plain_of(
+    form: Restrictions, sizes: Mapping[str, int], lines: str = "", words: str = "", case: Case = CASES[0]
+) -> Case:
     """The plainest case, or another without options, as a form takes it, at sizes, with more lines and keywords."""
     case = case._replace(sizes=case.sizes | form.sizes(SIZES | case.sizes))
     call = ", ".join(filter(None, ("is_causal=True" if form.causal else "", words)))

@@ -45,7 +45,7 @@ def live(*, quiet: bool = False) -> Iterator[Telling]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
         from rich.text import Text
 
-        line = Line()
+        line = Status()
 
         class Told(ProgressColumn):
             """Drawn again several times a second, whatever the run is at."""
@@ -64,7 +64,7 @@ def _print(index: int, number: int, case: Case) -> None:
     print(f"attendax check: {index + 1}/{number} {case.law} {case.name}", file=sys.stderr, flush=True)
 
 
-class Line(Telling):
+class Status(Telling):
     """The line: numbers of cases by their end, the time that is left, and what is tried now."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from ..cases.case import FORWARD
 from ..cases.how import How
 from ..cases.ladder import ladder
 from ..cases.pool import case_of
-from ..cases.square import BLOCK, FORMS, LIFTED, SQUARE, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, twins
+from ..cases.square import BLOCK, FORMS, LIFTED, SQUARE, SYMMETRIC, TIME, TRAITS, WIDTHS, Restrictions, plain_of, twins
 from ..worker.calling import call, subject_of
 from ..worker.errors import OF_SIZES, Died, Failed, NoNumbers, says_why
 from .judging import can_be_asked, names, offers
@@ -28,7 +28,7 @@ WAYS = {  # a trait: a call that needs it, and one that does not
     LIFTED[0]: ((MASK.format("(T, S)"), "mask=mask"), (MASK.format("(1, 1, T, S)"), "mask=mask")),
     LIFTED[1]: ((BIAS.format("(T, S)"), "bias=bias"), (BIAS.format("(1, 1, T, S)"), "bias=bias")),
 }
-Found = tuple[Form, dict[str, str]]
+Found = tuple[Restrictions, dict[str, str]]
 
 
 def chosen(only: Iterable[str] | None, level: str, how: How, drawn: Iterable[Case] | None = None) -> list[Case]:
@@ -70,7 +70,7 @@ def asked_of_ladder(
     def calls(case: Case) -> bool:
         return names(made, case, how) if how.left() <= 0 else offers(made, case, how)
 
-    refuses = refuses or made.form != Form() or not all(map(calls, WIDEST))
+    refuses = refuses or made.form != Restrictions() or not all(map(calls, WIDEST))
     asks = calls if refuses else functools.partial(names, made, how=how)
     found = ladder(how, level, asks, lambda case: not made.form.lacking(case), made.arrays)
     cases = as_taken(made, chosen(only, level, how, found.cases))
@@ -123,7 +123,7 @@ def _said(implementation: Implementation, case: Case, how: How) -> str:
     return ""
 
 
-def _unnamed(implementation: Implementation, form: Form, how: How) -> dict[str, str]:
+def _unnamed(implementation: Implementation, form: Restrictions, how: How) -> dict[str, str]:
     """Options that a function which seems to take any keyword does not take, as its error says."""
     if keywords(implementation.attend) is not None:
         return {}
@@ -139,7 +139,7 @@ def _form(implementation: Implementation, how: How) -> Found:
     forms = [form for form in FORMS if declared <= {*form.without(), *([WIDTHS] if form.widths else [])}]
     forms = sorted(forms, key=lambda form: form.block < 128) if BLOCK in declared else forms  # 128 is of any block
     forms = [form for form in forms if not how.sizes or (form.block == 1 and not form.widths)]
-    form = next((form for form in forms if not _said(implementation, plain_of(form, how.sizes), how)), Form())
+    form = next((form for form in forms if not _said(implementation, plain_of(form, how.sizes), how)), Restrictions())
     for trait, wider in form.without().items():
         error = "" if trait in declared else _said(implementation, plain_of(wider, how.sizes), how)
         clear = says_why(error) or OF_SIZES.search(error)  # else it is a crash, which the cases tell
@@ -156,7 +156,7 @@ def _form(implementation: Implementation, how: How) -> Found:
     return _timed(implementation, form, how, lacks)
 
 
-def _timed(implementation: Implementation, form: Form, how: How, lacks: dict[str, str]) -> Found:
+def _timed(implementation: Implementation, form: Restrictions, how: How, lacks: dict[str, str]) -> Found:
     """The form with a limit where the plainest call is slow, as an interpreter of kernels is."""
     case = plain_of(form, how.sizes)
     for _ in range(2):  # the first may compile

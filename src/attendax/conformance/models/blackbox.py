@@ -18,7 +18,7 @@ KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a mod
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads")  # of a layer: (M, N·D), (N·D,), ...
 
 
-class Request(NamedTuple):
+class Computation(NamedTuple):
     """One computation of a model.
 
     A model of vectors is asked about tokens, too: each stands for a vector of one fixed table (``vectors``).
@@ -45,7 +45,7 @@ class Request(NamedTuple):
         told = tuple((k, x.shape, str(x.dtype), x.tobytes()) for k, x in sorted(arrays.items()) if x is not None)
         return told, self.way, self.chunks, self.room, self.order, self.read
 
-    def row(self, index: int) -> "Request":
+    def row(self, index: int) -> "Computation":
         """The request of one row."""
         options = {name: x[index : index + 1] if x.ndim else x for name, x in self.options.items()}
         weights = None if self.weights is None else self.weights[index : index + 1]
@@ -225,7 +225,7 @@ class Model:
 
     name: str  # for the report
     arrays: str
-    subject: Subject  # which answers a ``Request``. Nothing else calls the model
+    subject: Subject  # which answers a ``Computation``. Nothing else calls the model
     inputs: str  # "tokens" or "vectors"
     known_tokens: np.ndarray  # those that texts are made of
     sees: str  # which tokens a position sees in a layer, "causal", "window:5"
@@ -246,7 +246,7 @@ class Model:
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
     guessed: Iterable[str] = ()  # other frameworks whose arrays it may mean, where nobody said which
 
-    def run(self, request: Request) -> tuple[np.ndarray, list[str]]:
+    def run(self, request: Computation) -> tuple[np.ndarray, list[str]]:
         """Results (B, T, C), the gradient (B, T, M), or a weight; and the names of the arrays that it wrote to."""
         found = self.subject.ask(request)
         wrote = [leaf for leaf in found if leaf.startswith(WROTE)]

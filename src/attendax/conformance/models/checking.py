@@ -15,12 +15,12 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
 from ..worker.errors import Died, Failed
-from .blackbox import Model, Request, Sees, declaration, told
+from .blackbox import Computation, Model, Sees, declaration, told
 from .describing import described as described
 from .runner import script
 from .running import AGAIN
 from .seen import fit
-from .trial import LAWS, WIDE, Found, Law, Trial, Untold
+from .trial import LAWS, WIDE, Answers, Found, Law, Untold
 
 FOLLOW = {  # a law -> those that may fail for no other reason than that it does
     "batch": set(MODEL_LAWS),
@@ -100,7 +100,7 @@ def check_model(
     model = described(apply, causal=causal, in_process=in_process, **said)
     seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
     try:
-        laws, trial = choose(laws_of(model), only, level, profile), Trial(model, seed)
+        laws, trial = choose(laws_of(model), only, level, profile), Answers(model, seed)
         outcomes, causes = _judged(trial, laws, timeout, progress)
     finally:
         model.subject.close()
@@ -110,7 +110,7 @@ def check_model(
 
 
 def _judged(
-    trial: Trial, laws: list[Law], timeout: float, progress: Callable[[int, int, Case], None] | None
+    trial: Answers, laws: list[Law], timeout: float, progress: Callable[[int, int, Case], None] | None
 ) -> tuple[tuple[Outcome, ...], tuple[Cause, ...]]:
     model, outcomes, usual = trial.model, [], {}
     for index, law in enumerate(laws):
@@ -126,7 +126,7 @@ def _judged(
     return tuple(outcomes), _causes(failed, usual, corrected(model.arrays, model.guessed, "--arrays {}"), model.assumed)
 
 
-def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
+def _refuse_undeclared(trial: Answers, failed: set[str]) -> None:
     """A model of which nothing was declared but causal, and that sees what can be declared, is not accused."""
     model = trial.model
     if model.visible.limited or "batch" in failed or not failed & {"future", "past"}:
@@ -189,7 +189,7 @@ def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> li
     return [law for law in within if not only or any(law in found for found in named.values())]
 
 
-def _answer(trial: Trial, law: Law) -> Found:
+def _answer(trial: Answers, law: Law) -> Found:
     """The answer; where a narrow dtype shows nothing, that of the model in float64."""
     try:
         found = _asked(trial, law)
@@ -202,13 +202,13 @@ def _answer(trial: Trial, law: Law) -> Found:
         if told.verdict is Verdict.OK:
             return found if found.verdict is Verdict.OK else told
         if told.verdict in (Verdict.SILENT, Verdict.LEAK) and (seen := told.evidence) is not None:
-            one = seen.one._replace(way=WIDE) if isinstance(seen.one, Request) else seen.one
+            one = seen.one._replace(way=WIDE) if isinstance(seen.one, Computation) else seen.one
             finding = told.finding._replace(message=f"{told.finding.message}, in float64")
             return told._replace(finding=finding, evidence=seen._replace(one=one, other=seen.other._replace(way=WIDE)))
     return found if found.verdict is not Verdict.SILENT else Found(Finding(Verdict.NOT_OFFERED, UNTOLD + trial.dtype))
 
 
-def _asked(trial: Trial, law: Law) -> Found:
+def _asked(trial: Answers, law: Law) -> Found:
     try:
         for trait in (law.case.law, *law.case.needs):
             if trait in trial.model.lacks:

@@ -21,7 +21,7 @@ from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import error_of, path_in_other_process
 from .adapters import offer
-from .blackbox import COUNT, KEYWORDS, Model, Request, Sees, says_causal, sees
+from .blackbox import COUNT, KEYWORDS, Computation, Model, Sees, says_causal, sees
 from .runner import Offer, Runner
 
 WORDS = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8, blocks:4,8"
@@ -246,7 +246,7 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
     """Find arrays with which the plainest call works; give the dtype of its results, too."""
     arrays, failed, second = said.get("arrays") or made.arrays, [], None
     length = min(4, said.get("longest") or 4)
-    request = Request(_tokens(6, said)[None, :length].repeat(2, axis=0))
+    request = Computation(_tokens(6, said)[None, :length].repeat(2, axis=0))
     tried = [kind for kind in kinds() if arrays in (None, kind[0])]
     for offered, (kind, eager) in itertools.product([x for x in (made, made.otherwise) if x], tried):
         given = target, kind, eager, width, said
@@ -266,7 +266,7 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
     raise ValueError(f"check_model: fails on the plainest call, inputs {request.tokens.shape}:\n{rows}")
 
 
-def _gives_its_own(offered: Offer, kind: str, eager: bool, given: tuple[Any, ...], request: Request) -> bool:
+def _gives_its_own(offered: Offer, kind: str, eager: bool, given: tuple[Any, ...], request: Computation) -> bool:
     """Tell whether a call gives the arrays of its framework: a table of torch takes NumPy's, too, and gives torch's."""
     if kind == "torch" or (kind == "jax" and not eager):
         return True

@@ -13,7 +13,7 @@ from ..frameworks.shared import per_position, result_of
 from ..frameworks.text import defined, import_line, printed, text_of
 from ..worker.calling import WROTE, Subject
 from ..worker.errors import Failed
-from .blackbox import COUNT, LONGER, Model, Request, direction, vectors, weights_of
+from .blackbox import COUNT, LONGER, Computation, Model, direction, vectors, weights_of
 from .trial import NARROW_DTYPES, PARTS, Found, Law
 
 EMBEDDED = "gradient_of_embedded"
@@ -71,7 +71,7 @@ class Runner(Subject):
     the very text that a script prints, ``call``.
     """
 
-    asked = Request
+    asked = Computation
     dtype = ""  # of the results, as the model gives them
 
     def __init__(
@@ -99,7 +99,7 @@ class Runner(Subject):
         """The weights of a layer of attention; raises NotImplementedError where it is not attention of these alone."""
         return weights_of(self.heads(self.target))
 
-    def answer(self, request: Request) -> Leaves:
+    def answer(self, request: Computation) -> Leaves:
         """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy; and marks of the arrays it wrote to."""
         if request.read:
             return {
@@ -133,7 +133,7 @@ class Runner(Subject):
         apply = apply if name else self._noted(apply)
         return model, per_position(getattr(self.driver, way.around)(apply) if way.around else apply)
 
-    def _parts(self, request: Request) -> np.ndarray:
+    def _parts(self, request: Computation) -> np.ndarray:
         """Tell of each narrow dtype whether parts of the model are computed in it."""
         inputs = request.tokens.astype(np.int64 if self.arrays == "torch" else np.int32)
         given = {"query": inputs if self.table is None else self.table[inputs]}
@@ -185,13 +185,13 @@ def attend_of(apply: str) -> str:
     return "attend" if apply == "apply" else "attend_of_way"
 
 
-def run_of(text: Mapping[str, str], request: Request) -> tuple[str, str]:
+def run_of(text: Mapping[str, str], request: Computation) -> tuple[str, str]:
     """The function of the driver that runs a request, and what it runs."""
     function, _, apply = text[f"{'way' if request.weights is None else 'gradient of'} {request.way}"].partition(" ")
     return ("in_steps", "cache") if request.chunks else (function, apply)
 
 
-def call(text: Mapping[str, str], request: Request) -> str:
+def call(text: Mapping[str, str], request: Computation) -> str:
     """The line of Python that runs a request."""
     run, apply = run_of(text, request)
     inputs = text["inputs"]
@@ -214,16 +214,21 @@ def script(model: Model, law: Law, found: Found) -> str:
     asked = {"one": (evidence.one, evidence.at), "other": (evidence.other, evidence.beside)}
     if evidence.kind in ("finite", "zero", "some"):
         del asked["other"]
-    parts = [about, header, *_driver(model, [x for x, _ in asked.values() if isinstance(x, Request)]), "# the inputs"]
+    parts = [
+        about,
+        header,
+        *_driver(model, [x for x, _ in asked.values() if isinstance(x, Computation)]),
+        "# the inputs",
+    ]
     ending = ENDINGS[evidence.kind].format(allowed=evidence.allowed)
-    if evidence.kind == "mean" and isinstance(plain := evidence.one, Request):
+    if evidence.kind == "mean" and isinstance(plain := evidence.one, Computation):
         drawn = evidence.other
         of_seed = call(model.lines, drawn).replace("options", "dict(seed=np.array(seed, np.int32))")
         told = MEAN.format(call=of_seed, draws=int(drawn.options["seed"]))
         lines = [*_inputs(plain), f"plain = {call(model.lines, plain)}.astype(float)", told, ending]
         return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
     for name, (x, at) in asked.items():
-        if isinstance(x, Request):
+        if isinstance(x, Computation):
             parts.append("\n".join([*_inputs(x), f"{name} = {call(model.lines, x)}[{at[0]}, {at[1]}]"]))
         else:
             parts.append(f"{name} = {_literal(x)}  # what is right there, in float64")
@@ -231,7 +236,7 @@ def script(model: Model, law: Law, found: Found) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _driver(model: Model, requests: list[Request]) -> list[str]:
+def _driver(model: Model, requests: list[Computation]) -> list[str]:
     """Lines that make the model, and the functions that run it."""
     parts = ["# the model", model.lines["model"]]
     if any(request.chunks for request in requests):
@@ -250,7 +255,7 @@ def _driver(model: Model, requests: list[Request]) -> list[str]:
     return parts
 
 
-def _inputs(request: Request) -> list[str]:
+def _inputs(request: Computation) -> list[str]:
     lines = [f"tokens = {_literal(request.tokens)}"]
     options = ", ".join(f"{name}={_literal(x)}" for name, x in request.options.items())
     lines.append(f"options = dict({options})")

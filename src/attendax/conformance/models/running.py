@@ -15,10 +15,10 @@ from attendax import spec
 from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
 from ..worker.errors import Failed
-from .blackbox import WEIGHTS, Model, Request, fitting, told
+from .blackbox import WEIGHTS, Computation, Model, fitting, told
 from .seen import MEASURED, pairs_seen
 from .texts import LENGTH, REAL, TRIES, counted, padded
-from .trial import FINE, SIDES, WIDE, Evidence, Found, Trial, ask, beside_rounding, fault, not_a_number, true
+from .trial import FINE, SIDES, WIDE, Answers, Evidence, Found, ask, beside_rounding, fault, not_a_number, true
 
 PREFIX = (5, 1, 1, 1, 1)
 CHUNKS = {  # of the text
@@ -66,21 +66,21 @@ def _of_chunks(model: Model) -> dict[str, Any]:
 
 @ask("cache: longer", "a cache with room for more changes nothing", "cache", of={"": {"room": LENGTH + 7}})
 @ask("cache: {}", "{}, as the whole without a cache", "cache", of=_of_chunks)
-def _chunks(trial: Trial, chunks: tuple[int, ...] = PREFIX, room: int = 0) -> Found:
+def _chunks(trial: Answers, chunks: tuple[int, ...] = PREFIX, room: int = 0) -> Found:
     length = sum(chunks)
     tokens = trial.texts(2, length)
-    stepped = Request(tokens, chunks=chunks, room=room or length)
+    stepped = Computation(tokens, chunks=chunks, room=room or length)
     places = [((b, t), (b, t)) for t in range(length) for b in range(2)]  # the first step that is wrong
     said = f"through the cache, {' + '.join(map(str, chunks))} tokens, results differ from the whole"
-    found = trial.same(Request(tokens), stepped, said, STEPS if length == LENGTH else STEPS + OF_LONG, places)
+    found = trial.same(Computation(tokens), stepped, said, STEPS if length == LENGTH else STEPS + OF_LONG, places)
     short = found.verdict is Verdict.WRONG and length == LENGTH
     return found._replace(usual=_reason(trial, stepped)) if short else found
 
 
-def _reason(trial: Trial, stepped: Request) -> str:
+def _reason(trial: Answers, stepped: Computation) -> str:
     """The cause of a wrong step: the tokens that it sees, or their places."""
     if "positions of steps" not in trial.model.lacks:
-        given = trial.same(Request(stepped.tokens), stepped._replace(options=counted(2)), "", "")
+        given = trial.same(Computation(stepped.tokens), stepped._replace(options=counted(2)), "", "")
         if not given.verdict.fails:
             return "the step's own positions: given 0, 1, 2, ... it is right"
     for further in (0, trial.model.lengths((MEASURED,))[-1] - LENGTH):  # windows of some layers cover a short text
@@ -101,29 +101,29 @@ def _reason(trial: Trial, stepped: Request) -> str:
 
 
 @ask("cache: beams", "rows go on from other rows of the cache", "cache", "reordering")
-def _beams(trial: Trial) -> Found:
+def _beams(trial: Answers) -> Found:
     tokens, order = trial.texts(3, LENGTH), (2, 0, 0)
     whole = tokens.copy()
     whole[:, :5] = tokens[list(order), :5]
-    stepped = Request(tokens, chunks=PREFIX, room=LENGTH, order=order)
+    stepped = Computation(tokens, chunks=PREFIX, room=LENGTH, order=order)
     said = "rows that go on from other rows of the cache differ from their own whole texts"
     usual = "the cache is reordered in some layers only, or along the wrong axis"
-    return trial.same(Request(whole), stepped, said, usual, np.indices(tokens.shape)[1] >= 5)
+    return trial.same(Computation(whole), stepped, said, usual, np.indices(tokens.shape)[1] >= 5)
 
 
 @ask("cache: rewound", "a row goes back and writes again, beside one that goes on", "cache", "positions of steps")
-def _rewound(trial: Trial) -> Found:
+def _rewound(trial: Answers) -> Found:
     tokens = trial.texts(2, LENGTH)
     back = tokens.copy()
     back[0, 5:] = tokens[0, 3:7]  # the first row writes the places 3 to 6 once more
     back[0, 3:5] = trial.others(tokens)[0, 3:5]
     at = counted(2)
     at["positions"][0, 5:] -= 2
-    stepped = Request(back, at, chunks=PREFIX, room=LENGTH)
+    stepped = Computation(back, at, chunks=PREFIX, room=LENGTH)
     pairs = [((0, 3 + t), (0, 5 + t)) for t in range(4)] + [((1, t), (1, t)) for t in range(5, LENGTH)]
     usual = "one offset for all rows, or places that were written before are still seen"
     said = "rows at different places of the cache differ from the whole"
-    return trial.same(Request(tokens), stepped, said, usual, pairs)
+    return trial.same(Computation(tokens), stepped, said, usual, pairs)
 
 
 def _that_give(asked: str, **given: Any) -> Callable[[Model], dict[str, Any]]:
@@ -132,8 +132,8 @@ def _that_give(asked: str, **given: Any) -> Callable[[Model], dict[str, Any]]:
 
 
 @ask(AGAIN, "the same call twice")
-def _again(trial: Trial) -> Found:
-    one = Request(trial.texts(2, trial.model.lengths((17,))[-1]))
+def _again(trial: Answers) -> Found:
+    one = Computation(trial.texts(2, trial.model.lengths((17,))[-1]))
     again = one._replace(room=1)  # room asks nothing of a call without a cache
     usual = "dropout that is on, or a state that a call changes"
     return trial.same(one, again, "the same call again gives other results", usual)
@@ -144,8 +144,8 @@ def _again(trial: Trial) -> Found:
 @ask("ways: {}, gradient", "{} as the plain way", "gradient", of=_that_give("gradient"), level=GRADIENT)
 @ask("ways: {}, padded", PADDED, "right padding", of=_that_give("results", beside=True))
 @ask("ways: {}", "{} as the plain way", of=_that_give("results"))
-def _way(trial: Trial, way: str, asked: str, beside: bool = False) -> Found:
-    one = Request(trial.texts(2, trial.model.lengths((17,))[-1]))
+def _way(trial: Answers, way: str, asked: str, beside: bool = False) -> Found:
+    one = Computation(trial.texts(2, trial.model.lengths((17,))[-1]))
     real = np.ones(one.tokens.shape, bool)
     if beside:
         one, real = padded(trial, "right", REAL)
@@ -163,7 +163,7 @@ def _way(trial: Trial, way: str, asked: str, beside: bool = False) -> Found:
     return found
 
 
-def _refuse_other_dtypes(trial: Trial, plain: Request, wide: Request) -> None:
+def _refuse_other_dtypes(trial: Answers, plain: Computation, wide: Computation) -> None:
     """Say that a copy in float64 fails where the model does not: some parts of it know one dtype alone."""
     trial.ask(plain)
     try:
@@ -173,36 +173,36 @@ def _refuse_other_dtypes(trial: Trial, plain: Request, wide: Request) -> None:
 
 
 @ask("ways: its inputs", "nothing is written to what it is given")
-def _its_inputs(trial: Trial) -> Found:
+def _its_inputs(trial: Answers) -> Found:
     trial.ask(padded(trial, "right", REAL)[0] if trial.model.padding else _plain(trial))
     if not trial.wrote:
         return FINE
     return Found(Finding(Verdict.WRONG, f"it writes to its caller's {' and '.join(trial.wrote)}"), None, IN_PLACE)
 
 
-def _plain(trial: Trial) -> Request:
-    return Request(trial.texts(2, trial.model.lengths((33,))[0]))
+def _plain(trial: Answers) -> Computation:
+    return Computation(trial.texts(2, trial.model.lengths((33,))[0]))
 
 
-def _drawn(trial: Trial, seed: int) -> Request:
+def _drawn(trial: Answers, seed: int) -> Computation:
     return _plain(trial)._replace(options={"seed": np.array(seed, np.int32)})
 
 
 @ask("dropout: two draws", "two seeds give two results", "dropout")
-def _differ(trial: Trial) -> Found:
+def _differ(trial: Answers) -> Found:
     usual = "the seed is not used, the rate is not passed on, or the model is not in training"
     return trial.differ(_drawn(trial, 1), _drawn(trial, 2), "two seeds of dropout give the same results", usual)
 
 
 @ask("dropout: one draw again", "the same seed gives the same results", "dropout")
-def _drawn_again(trial: Trial) -> Found:
+def _drawn_again(trial: Answers) -> Found:
     one = _drawn(trial, 1)
     usual = "a state that each call moves on, beside the seed"
     return trial.same(one, one._replace(room=1), "one seed of dropout gives two results", usual)
 
 
 @ask("dropout: none afterwards", "a call without a seed is as before one with it", "dropout")
-def _afterwards(trial: Trial) -> Found:
+def _afterwards(trial: Answers) -> Found:
     plain = _plain(trial)
     trial.ask(plain)
     trial.ask(_drawn(trial, 3))
@@ -211,7 +211,7 @@ def _afterwards(trial: Trial) -> Found:
 
 
 @ask("dropout: mean of draws", "the mean of many draws is the result without dropout", "dropout", "mean of dropout")
-def _mean(trial: Trial) -> Found:
+def _mean(trial: Answers) -> Found:
     """Hold the mean of (draw · plain) / (plain · plain) against 1."""
     plain = _plain(trial)
     right = trial.ask(plain).astype(np.float64)
@@ -228,20 +228,20 @@ def _mean(trial: Trial) -> Found:
 
 @ask("heads: padding, {}", "the same of real tokens beside padding", "heads", "{} padding", of=SIDES)
 @ask("heads: {}", "the results are attention of the layer's weights", "heads", of=SIZES)
-def _heads(trial: Trial, size: tuple[int, int] = (0, 0), side: str = "") -> Found:
+def _heads(trial: Answers, size: tuple[int, int] = (0, 0), side: str = "") -> Found:
     """Hold the results of real tokens against the definition."""
     if side:
         request, real = padded(trial, side, REAL)
     else:
-        request = Request(trial.texts(size[0], trial.model.lengths(size[1:])[0]))
+        request = Computation(trial.texts(size[0], trial.model.lengths(size[1:])[0]))
         real = np.ones(request.tokens.shape, bool)
     expected, said = by_definition(trial, request.tokens, real), "is not attention of the layer's weights"
     return trial.same(expected, request, said, OF_HEADS, real, IN_FLOAT64)
 
 
-def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
+def by_definition(trial: Answers, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
     """Multi-head attention of the weights, in float64: (B, T, M)."""
-    weights = {name: trial.ask(Request(tokens[:1, :1], read=name)) for name in WEIGHTS}
+    weights = {name: trial.ask(Computation(tokens[:1, :1], read=name)) for name in WEIGHTS}
     known = {name: x for name, x in weights.items() if x.size}
     count = int(known["num_heads"])
     inputs = trial.model.vectors(tokens).astype(np.float64)
@@ -258,33 +258,33 @@ def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndar
 
 
 @ask("gradient: of one position", "0 for what may not matter, not 0 for what must", "gradient", level=GRADIENT)
-def _of_positions(trial: Trial) -> Found:
+def _of_positions(trial: Answers) -> Found:
     """Row t of a batch asks for the gradient of a loss at position t."""
     model, sources = trial.model, np.arange(SHORT)
     may, must = model.may(sources, SHORT).T, model.must(sources, SHORT).T  # (position, source)
     weights = np.eye(SHORT, dtype=np.float32)
     texts = (np.repeat(trial.texts(1, SHORT, salt=salt), SHORT, axis=0) for salt in range(TRIES))
-    return _gradient(trial, [Request(text, weights=weights) for text in texts], may, must, "at position {row}")
+    return _gradient(trial, [Computation(text, weights=weights) for text in texts], may, must, "at position {row}")
 
 
 @ask("gradient: of one row", "0 for the other rows", "gradient", "batch", level=GRADIENT)
-def _of_rows(trial: Trial) -> Found:
+def _of_rows(trial: Answers) -> Found:
     tokens = trial.texts(3, SHORT)
     own = np.broadcast_to(np.arange(3)[:, None] == 1, tokens.shape)
-    request = Request(tokens, weights=own.astype(np.float32))
+    request = Computation(tokens, weights=own.astype(np.float32))
     return _gradient(trial, [request], own, np.zeros_like(own), "of row 1")
 
 
 @ask("gradient: padding, {}", "0 for padding on the {}, and a number for all", "gradient", "{} padding",
      of=SIDES, level=GRADIENT)  # fmt: skip
-def _of_padding(trial: Trial, side: str) -> Found:
+def _of_padding(trial: Answers, side: str) -> Found:
     request, mask = padded(trial, side, (5, 7, 3), SHORT)
     must = np.zeros_like(mask) if trial.model.visible.limited else mask
     request = request._replace(weights=mask.astype(np.float32))
     return _gradient(trial, [request], mask, must, "at the real positions")
 
 
-def _gradient(trial: Trial, requests: list[Request], may: np.ndarray, must: np.ndarray, of: str) -> Found:
+def _gradient(trial: Answers, requests: list[Computation], may: np.ndarray, must: np.ndarray, of: str) -> Found:
     """Hold the gradient's size (row, source) against where it may be, and where it must be in one text at least."""
     blind = must
     for request in requests:

@@ -13,13 +13,13 @@ import numpy as np
 
 from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
-from .blackbox import Model, Request, declaration, fitting, told
+from .blackbox import Computation, Model, declaration, fitting, told
 from .trial import (
     FAINT,
     FINE,
+    Answers,
     Evidence,
     Found,
-    Trial,
     Untold,
     ask,
     beside_rounding,
@@ -59,7 +59,7 @@ class Influence(NamedTuple):
     by_text: np.ndarray  # how far each position moves, (texts, S, T)
     allowed: np.ndarray  # of it by rounding (S, T)
     results: np.ndarray  # before the change, (texts, T, C)
-    whole: Request  # all that was asked, in one batch: each text, then it with each change
+    whole: Computation  # all that was asked, in one batch: each text, then it with each change
     again: Callable[..., "Influence"]  # gives the table of other texts, of ``sources`` and ``salt``
     finer: float  # how many times less than rounding shows that a token is seen: in a narrow dtype, each bit
 
@@ -96,7 +96,7 @@ class Influence(NamedTuple):
 
 
 def influence(
-    trial: Trial, length: int, *, sources: np.ndarray | None = None, options: Mapping[str, np.ndarray] | None = None,
+    trial: Answers, length: int, *, sources: np.ndarray | None = None, options: Mapping[str, np.ndarray] | None = None,
     alone: bool = False, base: np.ndarray | None = None, salt: int = 0, chunks: tuple[int, ...] = (),
 ) -> Influence:  # fmt: skip
     """Change one token of a text at a time: all of them, or ``sources``; ``options`` are of one text, (1, T) or (1,).
@@ -116,7 +116,7 @@ def influence(
         rows[k, np.arange(1, 1 + len(sources)), sources] = others[sources]
     flat = rows.reshape(-1, length)
     given = {name: np.repeat(x, len(flat), axis=0) for name, x in (options or {}).items()}
-    whole = Request(flat, given, chunks=chunks, room=length if chunks else 0)
+    whole = Computation(flat, given, chunks=chunks, room=length if chunks else 0)
     asked = [whole.row(k) for k in range(len(flat))] if alone else [whole]
     found = np.concatenate([trial.ask(request) for request in asked]).reshape(*rows.shape, -1)
     by_text = distance(found[:, :1], found[:, 1:])
@@ -124,7 +124,7 @@ def influence(
     return Influence(sources, by_text, allowed, found[:, 0], whole, again, trial.finer)
 
 
-def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, usual: str) -> Found:
+def nothing(trial: Answers, table: Influence, forbidden: np.ndarray, said: str, usual: str) -> Found:
     """No token may move a position where ``forbidden`` (S, T) says so; the finding is the leak that is nearest."""
     missing = np.isnan(table.results).any(-1) & forbidden.any(0)
     if missing.any():
@@ -151,7 +151,7 @@ def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, us
     return fault(verdict, told, usual, evidence, moved, table.results[text, position])
 
 
-def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, usual: str) -> Found:
+def something(trial: Answers, table: Influence, expected: np.ndarray, said: str, usual: str) -> Found:
     """Each token has to move a position where ``expected`` (S, T) says so, in one of the texts at least.
 
     Where it moves the positions before that less and less, down to rounding, nothing tells whether it is seen; nor
@@ -173,7 +173,7 @@ def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, u
     return silent(told, one, other, (0, position), float(table.allowed[k, position]), usual)
 
 
-def _surely_blind(trial: Trial, share: np.ndarray, others: np.ndarray, pairs: np.ndarray) -> tuple[int, int]:
+def _surely_blind(trial: Answers, share: np.ndarray, others: np.ndarray, pairs: np.ndarray) -> tuple[int, int]:
     """The first of the pairs that are blind beside others that are seen so well that this one would show.
 
     The gap below the weakest of those has to be wider than all between it and the strongest.
@@ -190,7 +190,7 @@ def _surely_blind(trial: Trial, share: np.ndarray, others: np.ndarray, pairs: np
     raise Untold(f"in {trial.dtype} it cannot be told of {length} tokens: {little}")
 
 
-def _any_seen(trial: Trial) -> bool:
+def _any_seen(trial: Answers) -> bool:
     """Tell whether a token moves another position in a short text."""
     table = influence(trial, trial.model.lengths((3,))[0])
     return bool((table.shown > 1)[table.steps != 0].any())
@@ -222,7 +222,7 @@ def _lengths(causal: bool) -> Callable[[Model], dict[str, Any]]:
     return of
 
 
-def _table(trial: Trial, length: int, mask: bool = False) -> Influence:
+def _table(trial: Answers, length: int, mask: bool = False) -> Influence:
     """Change every token of a short text, and some of a long one."""
     options = trial.model.marked(np.ones((1, length), bool)) if mask else {}
     places = range(length) if length <= 13 else {*(k for k in PLACES if k < length), length - 2, length - 1}
@@ -234,7 +234,7 @@ def _table(trial: Trial, length: int, mask: bool = False) -> Influence:
     of=lambda model: {"": {"length": model.lengths((13,))[-1], "mask": True}} if model.causal else {},
 )  # fmt: skip
 @ask("future: {}", "a change of one token changes nothing before it", of=_lengths(True))
-def _future(trial: Trial, length: int, mask: bool = False) -> Found:
+def _future(trial: Answers, length: int, mask: bool = False) -> Found:
     table, forbidden, said = _ahead(trial, length, mask)
     if length < MEASURED and (table.moves | ~forbidden).all():
         with contextlib.suppress(Failed, NotImplementedError):  # all of a short text may be a block, or a few ahead
@@ -251,14 +251,14 @@ def _parts(model: Model) -> dict[str, Any]:
 
 
 @ask("future: {}", "the beginning of a text is the same alone", "beginnings", of=_parts)
-def _beginning(trial: Trial, few: int, length: int) -> Found:
+def _beginning(trial: Answers, few: int, length: int) -> Found:
     tokens = trial.texts(2, length)
     places = [((b, t), (b, t)) for t in range(few) for b in range(2)]
     said = f"the first {few} tokens alone give other results than with {length - few} more behind them"
-    return trial.same(Request(tokens[:, :few]), Request(tokens), said, OF_LENGTH, places)
+    return trial.same(Computation(tokens[:, :few]), Computation(tokens), said, OF_LENGTH, places)
 
 
-def _ahead(trial: Trial, length: int, mask: bool) -> tuple[Influence, np.ndarray, tuple[str, str]]:
+def _ahead(trial: Answers, length: int, mask: bool) -> tuple[Influence, np.ndarray, tuple[str, str]]:
     """The table of a length, what may not be seen in it, and the words for what is."""
     table = _table(trial, length, mask)
     forbidden = ~trial.model.may(table.sources, length) & (table.steps > 0)
@@ -289,13 +289,13 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
 
 @ask("past: {}", "every token matters to all", of=_lengths(False))
 @ask("past: {}", "a change of one token changes what comes after it", of=_lengths(True))
-def _past(trial: Trial, length: int) -> Found:
+def _past(trial: Answers, length: int) -> Found:
     table = _table(trial, length)
     said = "not all that comes before matters" if trial.model.causal else "not every token matters"
     return _hinted(trial, something(trial, table, trial.model.must(table.sources, length), said, CUT))
 
 
-def _edges(trial: Trial) -> Influence:
+def _edges(trial: Answers) -> Influence:
     """Change the first and last tokens of a text in which not all is seen, and those around the end of a part."""
     model, extent = trial.model, trial.model.visible.extent()
     wanted = (model.layers if "window" in model.sees else 2) * extent + extent * ("+" in model.sees) + 6
@@ -305,7 +305,7 @@ def _edges(trial: Trial) -> Influence:
 
 
 @ask("window: beyond", "what {model.sees} leaves out does not matter", "window")
-def _beyond(trial: Trial) -> Found:
+def _beyond(trial: Answers) -> Found:
     model, table = trial.model, _edges(trial)
     may = model.may(table.sources, length := table.moved.shape[1])
     forbidden = ~may & (table.steps <= 0) if model.causal else ~may  # the rest is the future's
@@ -319,20 +319,20 @@ def _beyond(trial: Trial) -> Found:
 
 
 @ask("window: within", "all of {model.sees} does matter", "window")
-def _within(trial: Trial) -> Found:
+def _within(trial: Answers) -> Found:
     model, table = trial.model, _edges(trial)
     expected = model.may(table.sources, table.moved.shape[1])
     usual = "the window counts one too few, or its layers are fewer than said"
     return _hinted(trial, something(trial, table, expected, f"not all of {model.sees} matters", usual))
 
 
-def pairs_seen(trial: Trial, chunks: tuple[int, ...] = (), length: int = MEASURED) -> np.ndarray:
+def pairs_seen(trial: Answers, chunks: tuple[int, ...] = (), length: int = MEASURED) -> np.ndarray:
     """Pairs of a token and a position that it moves in any of some texts: (S, T)."""
     table = influence(trial, trial.model.lengths((length,))[-1], chunks=chunks)
     return np.any([table.shown > 1, *(table.again(salt=salt).shown > 1 for salt in range(1, TEXTS))], axis=0)
 
 
-def fit(trial: Trial) -> tuple[str, bool]:
+def fit(trial: Answers) -> tuple[str, bool]:
     """The words under which a model sees what it does see, and causal beside them; empty words where none fit."""
     if trial.fit is None:
         layers, causal = trial.model.layers, trial.model.causal
@@ -344,7 +344,7 @@ def fit(trial: Trial) -> tuple[str, bool]:
     return trial.fit
 
 
-def _hinted(trial: Trial, found: Found) -> Found:
+def _hinted(trial: Answers, found: Found) -> Found:
     """A fault with the declaration that the model would keep, where there is one."""
     words, causal = fit(trial) if found.verdict in (Verdict.LEAK, Verdict.SILENT) else ("", True)
     if not words or (words, causal) == (trial.model.sees, trial.model.causal):

@@ -8,9 +8,9 @@ import numpy as np
 from ..cases.case import ROBUST
 from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
-from .blackbox import COUNT, Model, Request, fitting, told
+from .blackbox import COUNT, Computation, Model, fitting, told
 from .seen import Influence, influence, nothing, something
-from .trial import FAINT, FINE, SIDES, SPACING, Found, Places, Trial, ask, distance, first, refuse_faint
+from .trial import FAINT, FINE, SIDES, SPACING, Answers, Found, Places, ask, distance, first, refuse_faint
 
 LENGTH = 9
 TRIES = 4  # texts, of which one has to show that order matters
@@ -36,13 +36,13 @@ BY_POSITIONS = "positions that begin anew are looked at only where no mask is gi
 PACKED = "segment ids are not passed on to every layer, or only compared with padding"
 
 
-def _batch(trial: Trial) -> np.ndarray:
+def _batch(trial: Answers) -> np.ndarray:
     return trial.texts(4, trial.model.lengths((LENGTH,))[0])
 
 
 @ask("batch: a row alone", "a row is the same alone and with others", "batch")
-def _row_alone(trial: Trial) -> Found:
-    together, said = Request(_batch(trial)), "a row depends on the size of its batch"
+def _row_alone(trial: Answers) -> Found:
+    together, said = Computation(_batch(trial)), "a row depends on the size of its batch"
 
     def of_row(row: int) -> Found:
         places = [((0, t), (row, t)) for t in range(together.tokens.shape[1])]
@@ -52,7 +52,7 @@ def _row_alone(trial: Trial) -> Found:
     return first(map(of_row, (0, 3)))
 
 
-def _of_batch(trial: Trial, found: Found, said: str, *asked: tuple[np.ndarray, int]) -> Found:
+def _of_batch(trial: Answers, found: Found, said: str, *asked: tuple[np.ndarray, int]) -> Found:
     """A fault of batches with its reason: tokens of its own that a row sees in either batch, or those of the others."""
     if found.verdict is not Verdict.WRONG:
         return found
@@ -63,40 +63,40 @@ def _of_batch(trial: Trial, found: Found, said: str, *asked: tuple[np.ndarray, i
         first, second = (told(x, causal) if x else "other tokens" for x in words)
         message = f"{said}: in one batch a position sees {first}, in another {second}"
         return found._replace(finding=found.finding._replace(message=message), usual=CHOSEN)
-    (tokens, row), matter = asked[1], Request(asked[1][0])
+    (tokens, row), matter = asked[1], Computation(asked[1][0])
     changed = trial.others(tokens)
     changed[row] = tokens[row]
-    apart = distance(trial.ask(matter)[row], trial.ask(Request(changed))[row])
+    apart = distance(trial.ask(matter)[row], trial.ask(Computation(changed))[row])
     return found._replace(usual=MIXED) if (apart > trial.allowed(trial.ask(matter))[row]).any() else found
 
 
-def _seen_beside(trial: Trial, tokens: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
+def _seen_beside(trial: Answers, tokens: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of a token of a row and a position of it that it surely moves in that batch, and surely not: (S, T)."""
-    plain, length = trial.ask(Request(tokens)), tokens.shape[1]
+    plain, length = trial.ask(Computation(tokens)), tokens.shape[1]
     allowed, moved = trial.allowed(plain)[row], np.zeros((length, length))
     for source, salt in np.ndindex(length, 2):
         changed = tokens.copy()
         changed[row, source] = trial.others(tokens, salt=salt)[row, source]
-        moved[source] = np.fmax(moved[source], distance(plain[row], trial.ask(Request(changed))[row]))
+        moved[source] = np.fmax(moved[source], distance(plain[row], trial.ask(Computation(changed))[row]))
     return (moved > allowed, moved == 0) if trial.narrow else (moved > FAINT * allowed, moved <= allowed)
 
 
 @ask("batch: other neighbours", "a row is the same whatever the others are", "batch")
-def _neighbours(trial: Trial) -> Found:
+def _neighbours(trial: Answers) -> Found:
     tokens = _batch(trial)
     changed = trial.others(tokens)
     changed[1] = tokens[1]
     row, said = np.broadcast_to(np.arange(4)[:, None] == 1, tokens.shape), "a row depends on its neighbours"
-    found = trial.same(Request(tokens), Request(changed), said, MIXED, row)
+    found = trial.same(Computation(tokens), Computation(changed), said, MIXED, row)
     return _of_batch(trial, found, said, (tokens, 1), (changed, 1))
 
 
 @ask("batch: permuted", "rows in another order give results in that order", "batch")
-def _permuted(trial: Trial) -> Found:
+def _permuted(trial: Answers) -> Found:
     tokens, order = _batch(trial), [2, 0, 3, 1]
     places = [((order[b], t), (b, t)) for b, t in np.ndindex(*tokens.shape)]
     said = "rows in another order give other results"
-    found = trial.same(Request(tokens), Request(tokens[order]), said, MIXED, places)
+    found = trial.same(Computation(tokens), Computation(tokens[order]), said, MIXED, places)
     return _of_batch(trial, found, said, (tokens, order[0]), (tokens[order], 0))
 
 
@@ -106,7 +106,7 @@ def _swapped(tokens: np.ndarray, one: int = 1, other: int = 4) -> np.ndarray:
     return found
 
 
-def _three(trial: Trial) -> tuple[int, int, int]:
+def _three(trial: Answers) -> tuple[int, int, int]:
     """Two tokens, and a position that sees both of them."""
     seen = trial.model.visible.pairs(LENGTH)
     tries = [(1, 4, 7), *((k, k + 1, t) for t in range(2, LENGTH) for k in range(t - 2, -1, -1))]
@@ -116,33 +116,33 @@ def _three(trial: Trial) -> tuple[int, int, int]:
     return found
 
 
-def _shown(trial: Trial, tokens: np.ndarray, finer: float = 1.0) -> tuple[int, int, int]:
+def _shown(trial: Answers, tokens: np.ndarray, finer: float = 1.0) -> tuple[int, int, int]:
     """Ask the same three tokens, if other tokens at two of them move the third by much; if not, it cannot be told."""
     one, other, third = _three(trial)
     others = tokens.copy()
     others[:, [one, other]] = trial.others(tokens)[:, [one, other]]
-    refuse_faint(trial.share(Request(tokens), Request(others), third) * finer)
+    refuse_faint(trial.share(Computation(tokens), Computation(others), third) * finer)
     return one, other, third
 
 
 @ask("positions: order", "swapping two tokens changes what is at others", "order")
-def _order(trial: Trial) -> Found:
+def _order(trial: Answers) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     one, other, third = _shown(trial, tokens)
     tokens[:, other] = np.where(tokens[:, other] == tokens[:, one], trial.others(tokens)[:, other], tokens[:, other])
     said = "swapping two tokens changes nothing at a third: the order does not matter"
     usual = "the positional encoding is not added, is a constant, or is applied along the wrong axis"
-    return trial.differ(Request(tokens), Request(_swapped(tokens, one, other)), said, usual, third)
+    return trial.differ(Computation(tokens), Computation(_swapped(tokens, one, other)), said, usual, third)
 
 
 @ask("positions: no order", "swapping two tokens swaps their results", "no order")
-def _no_order(trial: Trial) -> Found:
+def _no_order(trial: Answers) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     order = [0, 4, 2, 3, 1, *range(5, LENGTH)]
     places = [((b, order[t]), (b, t)) for b in range(TRIES) for t in range(LENGTH)]
     said = "swapping two tokens does more than swap their results"
     usual = "a positional encoding, or a mask that depends on the place"
-    return trial.same(Request(tokens), Request(_swapped(tokens)), said, usual, places)
+    return trial.same(Computation(tokens), Computation(_swapped(tokens)), said, usual, places)
 
 
 def counted(rows: int, length: int = LENGTH, start: int = 0) -> dict[str, np.ndarray]:
@@ -151,11 +151,11 @@ def counted(rows: int, length: int = LENGTH, start: int = 0) -> dict[str, np.nda
 
 
 @ask("positions: given", "the positions 0, 1, 2, ... are those without any", "given positions")
-def _given(trial: Trial) -> Found:
+def _given(trial: Answers) -> Found:
     tokens = trial.texts(2, LENGTH)
     said = "positions 0, 1, 2, ... differ from the model's own"
     usual = "positions that begin at 1, or at the padding token"
-    return trial.same(Request(tokens), Request(tokens, counted(2)), said, usual)
+    return trial.same(Computation(tokens), Computation(tokens, counted(2)), said, usual)
 
 
 def _starts(model: Model) -> dict[str, Any]:
@@ -167,9 +167,9 @@ def _starts(model: Model) -> dict[str, Any]:
 
 
 @ask("positions: {}", "positions from k on give the same", "given positions", "relative", of=_starts)
-def _shifted(trial: Trial, start: int) -> Found:
+def _shifted(trial: Answers, start: int) -> Found:
     tokens = trial.texts(2, LENGTH)
-    one, other = Request(tokens, counted(2)), Request(tokens, counted(2, start=start))
+    one, other = Computation(tokens, counted(2)), Computation(tokens, counted(2, start=start))
     said, far = f"positions that begin at {start:,} give other results", start > NEAR
     if far:
         with contextlib.suppress(Failed):
@@ -180,7 +180,7 @@ def _shifted(trial: Trial, start: int) -> Found:
     return _of_digits(trial, found, one) if found.verdict is Verdict.WRONG else found
 
 
-def _refuse_ends(trial: Trial, other: Request, start: int) -> None:
+def _refuse_ends(trial: Answers, other: Computation, start: int) -> None:
     """Say that a model knows no positions so far: it raises, or gives all of them the same."""
     further = other._replace(options=counted(2, start=start + BEYOND))
     try:
@@ -191,19 +191,19 @@ def _refuse_ends(trial: Trial, other: Request, start: int) -> None:
         raise NotImplementedError(f"its positions end before {start:,}; --longest says how many there are")
 
 
-def _of_digits(trial: Trial, found: Found, one: Request) -> Found:
+def _of_digits(trial: Answers, found: Found, one: Computation) -> Found:
     """A fault of shifted positions with its reason: it grows with the shift, and not evenly, where digits are lost."""
     plain = trial.ask(one)
 
     def off(here: int, beside: np.ndarray) -> float:
-        apart = distance(beside, trial.ask(Request(one.tokens, counted(2, start=here))))
+        apart = distance(beside, trial.ask(Computation(one.tokens, counted(2, start=here))))
         return float((apart / np.abs(plain).max(-1)).max())
 
     last = max(x["start"] for x in _starts(trial.model).values())
     starts = [*(x for x in (NEAR, MIDDLE) if x < last), last]
     try:
         offs = {here: off(here, plain) for here in starts}
-        jumps = off(last - STEP, trial.ask(Request(one.tokens, counted(2, start=last))))
+        jumps = off(last - STEP, trial.ask(Computation(one.tokens, counted(2, start=last))))
     except Failed:
         return found
     if offs[last] < 4 * offs[starts[0]] or jumps < offs[last] / 5:
@@ -214,16 +214,16 @@ def _of_digits(trial: Trial, found: Found, one: Request) -> Found:
 
 
 @ask("positions: not ignored", "positions in another order matter", "given positions", "order")
-def _used(trial: Trial) -> Found:
+def _used(trial: Answers) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     one, other, third = _shown(trial, tokens, trial.finer)  # where positions are ignored, no bit changes
     plain = counted(TRIES)
     mixed = {"positions": _swapped(plain["positions"], one, other)}
     said, usual = "positions in another order change nothing: they are ignored", "the argument is not used"
-    return trial.differ(Request(tokens, plain), Request(tokens, mixed), said, usual, third)
+    return trial.differ(Computation(tokens, plain), Computation(tokens, mixed), said, usual, third)
 
 
-def padded(trial: Trial, side: str, real: tuple[int, ...], length: int = LENGTH) -> tuple[Request, np.ndarray]:
+def padded(trial: Answers, side: str, real: tuple[int, ...], length: int = LENGTH) -> tuple[Computation, np.ndarray]:
     """Texts of so many real tokens, padded on one side; and where they are real (B, T)."""
     place, counts = np.arange(length)[None], np.array(real)[:, None]
     mask = place < counts if side == "right" else place >= length - counts
@@ -231,11 +231,11 @@ def padded(trial: Trial, side: str, real: tuple[int, ...], length: int = LENGTH)
     if "positions" in trial.model.accepts and side == "left":
         options["positions"] = np.maximum(mask.cumsum(1) - 1, 0).astype(np.int32)
     pad = trial.model.pad
-    return Request(tokens if pad is None else np.where(mask, tokens, pad).astype(np.int32), options), mask
+    return Computation(tokens if pad is None else np.where(mask, tokens, pad).astype(np.int32), options), mask
 
 
 @ask("padding, {}: content", "other tokens in the padding on the {} change nothing", "{} padding", of=SIDES)
-def _content(trial: Trial, side: str) -> Found:
+def _content(trial: Answers, side: str) -> Found:
     if trial.model.pad is not None:
         return FINE  # the model knows padding by its token
     given, mask = padded(trial, side, (6,))
@@ -245,7 +245,7 @@ def _content(trial: Trial, side: str) -> Found:
 
 
 @ask("padding, {}: real tokens", "every real token still matters", "{} padding", of=SIDES)
-def _real(trial: Trial, side: str) -> Found:
+def _real(trial: Answers, side: str) -> Found:
     given, mask = padded(trial, side, (6,))
     sources = np.flatnonzero(mask[0])
     table = influence(trial, LENGTH, sources=sources, options=given.options, base=given.tokens[0])
@@ -259,11 +259,11 @@ def _real(trial: Trial, side: str) -> Found:
 @ask("padding, {}: alone", "a text equals itself without padding", "left padding", "places of tokens",
      of={"left": SIDES["left"]})  # fmt: skip
 @ask("padding, {}: alone", "a text equals itself without padding", "right padding", of={"right": SIDES["right"]})
-def _alone(trial: Trial, side: str) -> Found:
+def _alone(trial: Answers, side: str) -> Found:
     request, mask = padded(trial, side, REAL)
 
     def of_row(row: int, count: int) -> Found:
-        one = Request(request.tokens[row : row + 1, mask[row]], trial.model.marked(np.ones((1, count), bool)))
+        one = Computation(request.tokens[row : row + 1, mask[row]], trial.model.marked(np.ones((1, count), bool)))
         places = [((0, t), (row, int(at))) for t, at in enumerate(np.flatnonzero(mask[row]))]
         said = f"a text of {count} differs from itself with {LENGTH - count} of padding on the {side}"
         return _same_in_a_row(trial, one, request, said, USUAL[side], places)
@@ -271,7 +271,7 @@ def _alone(trial: Trial, side: str) -> Found:
     return first(of_row(row, count) for row, count in enumerate(REAL))
 
 
-def _same_in_a_row(trial: Trial, one: Request, rows: Request, said: str, usual: str, places: Places) -> Found:
+def _same_in_a_row(trial: Answers, one: Computation, rows: Computation, said: str, usual: str, places: Places) -> Found:
     """Hold a text alone against itself in a row of several; where it is right without the others, that is the cause."""
     found = trial.same(one, rows, said, usual, places)
     alone = [(at, (0, beside)) for at, (_, beside) in places]
@@ -281,7 +281,7 @@ def _same_in_a_row(trial: Trial, one: Request, rows: Request, said: str, usual: 
 
 
 @ask("padding, {}: NaN", "NaN in the padding changes nothing", "{} padding", "vectors", of=SIDES, profile=ROBUST)
-def _nan(trial: Trial, side: str) -> Found:
+def _nan(trial: Answers, side: str) -> Found:
     plain, mask = padded(trial, side, (6, 3))
     spoiled = plain._replace(tokens=np.where(mask, plain.tokens, COUNT).astype(np.int32))
     usual = "0 * NaN is NaN: a weight of 0 does not keep what is not a number out; put zeros there first"
@@ -289,11 +289,11 @@ def _nan(trial: Trial, side: str) -> Found:
 
 
 @ask("padding: none", "a mask that says all tokens are real changes nothing", "mask")
-def _none(trial: Trial) -> Found:
+def _none(trial: Answers) -> Found:
     tokens = trial.texts(2, LENGTH)
-    given = Request(tokens, trial.model.marked(np.ones((2, LENGTH), bool)))
+    given = Computation(tokens, trial.model.marked(np.ones((2, LENGTH), bool)))
     usual = "a mask that is inverted, or takes the place of another, or positions that are counted by it otherwise"
-    return trial.same(Request(tokens), given, "a mask without padding changes results", usual)
+    return trial.same(Computation(tokens), given, "a mask without padding changes results", usual)
 
 
 def _ids(counts: tuple[tuple[int, ...], ...]) -> np.ndarray:
@@ -304,7 +304,7 @@ def _ids(counts: tuple[tuple[int, ...], ...]) -> np.ndarray:
     return found
 
 
-def _of_rows(trial: Trial, *counts: tuple[int, ...], marked: bool = False) -> dict[str, np.ndarray]:
+def _of_rows(trial: Answers, *counts: tuple[int, ...], marked: bool = False) -> dict[str, np.ndarray]:
     """The keywords of rows (B, T) of several texts each, of so many tokens; and of padding, where it is ``marked``."""
     ids, found = _ids(counts), {}
     if "segment_ids" in trial.model.accepts:
@@ -323,7 +323,7 @@ MARKED = {
 
 @ask("packing: other texts, {}", "the same, {}", "segment_ids", "right padding", of=MARKED)
 @ask("packing: other texts", "a change in one text changes nothing in another", "segment_ids")
-def _others(trial: Trial, marked: bool = False, counts: tuple[tuple[int, ...], ...] = PACKINGS) -> Found:
+def _others(trial: Answers, marked: bool = False, counts: tuple[tuple[int, ...], ...] = PACKINGS) -> Found:
     table, elsewhere = _of_packed(trial, _of_rows(trial, *counts[:1], marked=marked))
     said, usual = "a text sees its neighbour in the row", PACKED
     if marked and not nothing(trial, *_of_packed(trial, _of_rows(trial, PACKINGS[0])), said, usual).verdict.fails:
@@ -331,7 +331,7 @@ def _others(trial: Trial, marked: bool = False, counts: tuple[tuple[int, ...], .
     return nothing(trial, table, elsewhere, said, usual)
 
 
-def _of_packed(trial: Trial, options: dict[str, np.ndarray]) -> tuple[Influence, np.ndarray]:
+def _of_packed(trial: Answers, options: dict[str, np.ndarray]) -> tuple[Influence, np.ndarray]:
     """Change each token of a packed row; and the pairs of a token of one text and a position of another."""
     ids = _ids(PACKINGS[:1]) if "segment_ids" not in options else options["segment_ids"]
     real = np.flatnonzero(ids[0])
@@ -340,7 +340,7 @@ def _of_packed(trial: Trial, options: dict[str, np.ndarray]) -> tuple[Influence,
 
 @ask("packing: by positions, {}", "texts that positions keep apart are kept apart, {}", "given positions",
      "packed by positions", "right padding", of={"with a mask": {}})  # fmt: skip
-def _by_positions(trial: Trial) -> Found:
+def _by_positions(trial: Answers) -> Found:
     """Ask it of a model that keeps texts apart whose positions begin anew, without a mask."""
     options = _of_rows(trial, PACKINGS[0])
     said = "texts that positions keep apart see each other, once a mask is given"
@@ -352,17 +352,17 @@ def _by_positions(trial: Trial) -> Found:
 
 @ask("packing: alone, {}", "the same, {}", "segment_ids", "places of tokens", "right padding", of=MARKED)
 @ask("packing: alone", "each text in a row equals itself alone", "segment_ids", "places of tokens")
-def _packed(trial: Trial, marked: bool = False, counts: tuple[tuple[int, ...], ...] = PACKINGS) -> Found:
+def _packed(trial: Answers, marked: bool = False, counts: tuple[tuple[int, ...], ...] = PACKINGS) -> Found:
     options = _of_rows(trial, *counts, marked=marked)
     usual = "positions go on from the text before; they have to begin anew"
     tokens = trial.texts(2, sum(PACKINGS[0]))
     if marked and trial.model.pad is not None:
         tokens = np.where(options["segment_ids"] > 0, tokens, trial.model.pad).astype(np.int32)
-    packed = Request(tokens, options)
+    packed = Computation(tokens, options)
 
     def of_text(row: int, start: int, count: int) -> Found:
         alone = trial.model.marked(np.ones((1, count), bool)) if marked else {}
-        one = Request(tokens[row : row + 1, start : start + count], alone)
+        one = Computation(tokens[row : row + 1, start : start + count], alone)
         places = [((0, t), (row, start + t)) for t in range(count)]
         said = f"a text that begins at {start} of its row differs from itself alone"
         return _same_in_a_row(trial, one, packed, said, usual, places)

@@ -11,7 +11,7 @@ import numpy as np
 from ..cases.case import FORWARD, NUMBERS, Case
 from ..judge.verdicts import Finding, Verdict
 from ..worker.errors import Failed
-from .blackbox import LONGER, Model, Request
+from .blackbox import LONGER, Computation, Model
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
 NARROW, NARROW_DTYPES = 8.0, ("bfloat16", "float16")  # the coarsest first
@@ -31,8 +31,8 @@ class Evidence(NamedTuple):
     the mean of ``other`` over seeds has ``one`` itself as its part in the direction of ``one``.
     """
 
-    one: Request | np.ndarray
-    other: Request
+    one: Computation | np.ndarray
+    other: Computation
     at: Place
     beside: Place
     allowed: float
@@ -63,7 +63,7 @@ class Law(NamedTuple):
     """One question about a model, as reports have it, and the function that answers it."""
 
     case: Case
-    judge: "Callable[[Trial], Found]"
+    judge: "Callable[[Answers], Found]"
 
 
 LAWS: list[Callable[[Model], list[Law]]] = []  # the questions for a model, each noted where it is answered
@@ -97,7 +97,7 @@ def ask(
     return note
 
 
-class Trial:
+class Answers:
     """A model, with its answers; ``way`` is how it is run where a request names none."""
 
     def __init__(self, model: Model, seed: int, way: str = "") -> None:
@@ -108,7 +108,7 @@ class Trial:
         self._answers: dict[tuple[object, ...], np.ndarray] = {}
         self.rounding = self._rounding()
 
-    def ask(self, request: Request) -> np.ndarray:
+    def ask(self, request: Computation) -> np.ndarray:
         """Results (B, T, C), or the gradient (B, T, M)."""
         plain = request.weights is None and not request.chunks and not request.read
         self._refuse_longer(request)
@@ -119,7 +119,7 @@ class Trial:
             self.wrote = list(dict.fromkeys(self.wrote + wrote))
         return self._answers[key]
 
-    def _refuse_longer(self, request: Request) -> None:
+    def _refuse_longer(self, request: Computation) -> None:
         """Say that a model takes fewer tokens, or has fewer places, than a question has."""
         places = request.options.get("positions", np.zeros(1, int)).max(initial=0) + 1
         asked, longest = max(request.tokens.shape[1], int(places)), self.model.longest
@@ -164,18 +164,18 @@ class Trial:
     def inner(self) -> str:
         """The coarsest narrow dtype in which parts are computed; empty without one, or if nothing tells."""
         with contextlib.suppress(Failed, NotImplementedError):
-            has = self.ask(Request(self.texts(1, min(3, self.model.longest or 3)), read=PARTS))
+            has = self.ask(Computation(self.texts(1, min(3, self.model.longest or 3)), read=PARTS))
             return next((name for name, x in zip(NARROW_DTYPES, has, strict=True) if x), "")
         return ""
 
     @functools.cached_property
-    def wide(self) -> "Trial | None":
+    def wide(self) -> "Answers | None":
         """Give the same model in float64, if its results are narrow and it can be converted."""
         if not self.narrow or "results" not in self.model.ways.get(WIDE, ()):
             return None
-        found = Trial(self.model, self.seed, WIDE)
+        found = Answers(self.model, self.seed, WIDE)
         with contextlib.suppress(Failed, NotImplementedError):
-            found.ask(Request(self.texts(2, 3)))
+            found.ask(Computation(self.texts(2, 3)))
             return found
         return None
 
@@ -186,7 +186,7 @@ class Trial:
         noise = 0.0
         with contextlib.suppress(Failed):  # the laws say so
             tokens = self.texts(3, self.model.lengths((9,))[0])
-            together, alone = self.ask(Request(tokens)), self.ask(Request(tokens[:1]))
+            together, alone = self.ask(Computation(tokens)), self.ask(Computation(tokens[:1]))
             self.dtype = next((x for x in NARROW_DTYPES if _are_of(x, together)), self.dtype)
             size = np.abs(alone).max(initial=0.0)
             noise = float(np.abs(together[:1] - alone).max(initial=0.0) / size) if size else 0.0
@@ -194,7 +194,7 @@ class Trial:
         return max(spacing, 8 * noise if noise < MOST_NOISE else 0.0)
 
     def same(
-        self, one: Request | np.ndarray, other: Request, said: str, usual: str,
+        self, one: Computation | np.ndarray, other: Computation, said: str, usual: str,
         where: Places | np.ndarray | None = None, slack: float = 1,
     ) -> Found:  # fmt: skip
         """Hold two requests against each other, the right one first, and name the first place where they differ.
@@ -205,9 +205,9 @@ class Trial:
         """
         where = np.ones(other.tokens.shape, bool) if where is None else where
         places = [(at, at) for at in true(where)] if isinstance(where, np.ndarray) else where
-        results = self.ask(one) if isinstance(one, Request) else one
+        results = self.ask(one) if isinstance(one, Computation) else one
         expected = results[tuple(np.array([at for at, _ in places]).T)]
-        if isinstance(one, Request) and np.isnan(expected).any():
+        if isinstance(one, Computation) and np.isnan(expected).any():
             return not_a_number(one, places[int(np.isnan(expected).any(-1).argmax())][0])
         got = self.ask(other)[tuple(np.array([beside for _, beside in places]).T)]
         apart, allowed = distance(expected, got), slack * self.allowed(expected)
@@ -218,7 +218,7 @@ class Trial:
         verdict, how = Verdict.NAN, "is NaN"
         if not np.isnan(got[k]).any():
             verdict, how = Verdict.WRONG, f"is off by {apart[k]:.2g}, {beside_rounding(apart[k], allowed[k])}"
-        (at, beside), right = places[k], one if isinstance(one, Request) else expected[k]
+        (at, beside), right = places[k], one if isinstance(one, Computation) else expected[k]
         said = f"{said}: row {beside[0]}, position {beside[1]} {how}"
         evidence = Evidence(right, other, at, beside, float(allowed[k]))
         return fault(verdict, said, usual, evidence, apart[k], expected[k])
@@ -231,13 +231,13 @@ class Trial:
         if (apart <= allowed * coarse).all():
             raise Untold(f"it cannot be told: parts are computed in {self.inner}, which may round by as much")
 
-    def share(self, one: Request, other: Request, position: int) -> float:
+    def share(self, one: Computation, other: Computation, position: int) -> float:
         """The distance of two requests at a position of any row, beside rounding."""
         before = self.ask(one)
         apart, allowed = distance(before, self.ask(other))[:, position], self.allowed(before)[:, position]
         return float(np.divide(apart, allowed, out=np.full(apart.shape, np.inf), where=allowed > 0).max())
 
-    def differ(self, one: Request, other: Request, said: str, usual: str, position: int | None = None) -> Found:
+    def differ(self, one: Computation, other: Computation, said: str, usual: str, position: int | None = None) -> Found:
         """Hold two requests that have to differ against each other: anywhere, or at a position of any row."""
         before, places = self.ask(one), slice(None) if position is None else [position]
         allowed, apart = self.allowed(before), distance(before, self.ask(other))
@@ -289,7 +289,7 @@ def fault(
     return Found(finding, evidence, usual)
 
 
-def silent(said: str, one: Request, other: Request, at: Place, allowed: float, usual: str) -> Found:
+def silent(said: str, one: Computation, other: Computation, at: Place, allowed: float, usual: str) -> Found:
     """A fault: two requests that have to differ at a place, and do not."""
     return fault(Verdict.SILENT, said, usual, Evidence(one, other, at, at, allowed, "other"))
 
@@ -300,7 +300,7 @@ def refuse_faint(share: float) -> None:
         raise Untold(f"no token moves another position by more than {share:.1f} times what rounding does")
 
 
-def not_a_number(request: Request, at: Place, usual: str = "an empty softmax") -> Found:
+def not_a_number(request: Computation, at: Place, usual: str = "an empty softmax") -> Found:
     """A result that is NaN without a reason."""
     evidence = Evidence(request, request, at, at, 0.0, "finite")
     return fault(Verdict.NAN, f"row {at[0]}, position {at[1]} is NaN", usual, evidence)
