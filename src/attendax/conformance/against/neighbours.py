@@ -93,9 +93,7 @@ def _axes(probe: Probe) -> list[str]:
 def _known(x: Subject, start: Form, alike: list[frozenset[Change]]) -> Subject:
     """The function by the first of some changes; the others are told by the words of that."""
     form = start.but(**dict(alike[0]))
-    if (
-        form.how["pairs"] == "causal" and form.how["causal"] == LAW["causal"]
-    ):  # one convention, by the name that is told
+    if form.how["pairs"] == "causal" and form.how["causal"] == LAW["causal"]:  # one convention, by its other name
         form = form.but(pairs=LAW["pairs"], always=LAW["causal"])
     known_now = {"order"}.union(*form.options.values())
     unknown = {name: why for name, why in x.unknown.items() if name not in known_now}

@@ -215,7 +215,7 @@ def _is_finite(trial: Trial) -> bool:
 
 def _numbers(trials: Iterable[Trial]) -> dict[str, str]:
     """Numbers that are solved for, by axis, where the scale, a bias or causal may be wrong."""
-    mine = [t for t in trials if is_called_once(t) and t.case.direction == FORWARD and not t.implementation.recorded]
+    mine = [trial for trial in trials if _is_asked_once(trial) and not trial.implementation.recorded]
     found: dict[str, str] = {}
     for calls, look in by_probing.LOOKS:
         asked = [trial for trial in mine if trial.case.options in calls]

@@ -57,8 +57,8 @@ def _ignored(faults: Faults) -> None:
             if option and mine and by_running.is_right_anew(min(mine, key=pairs_of)):
                 faults.take(by_running.ANEW, names, tried=1)
                 continue
-            limits = _limits(option, [o.case for o in faults.left if o.case.name in names], faults)
-            limits = limits if option else _of_all(name, faults)
+            cases = [o.case for o in faults.left if o.case.name in names]
+            limits = _limits(option, cases, faults) if option else _of_all(name, faults)
             remedy = "" if limits else _lacking(names, faults)
             faults.take(f"{name}{limits}", names, remedy, None if option else 0)
 
@@ -117,10 +117,13 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     """Limits of an option that is ignored, if others are right with it: another option, some sizes, or some calls."""
     ways = {case.direction for case in cases}
     right = [o.case for o in faults.outcomes if o.verdict is Verdict.OK and o.case.direction in ways]
-    right = [case for case in right if option in case.options] if option else []
+    right = [case for case in right if option in case.options]
     mine = [faults.trials[case.name] for case in cases if case.name in faults.trials]
     right = [case for case in right if not mine or _shows(option, Trial(mine[0].implementation, case, mine[0].how))]
-    beside = [other for other in _beside(option, cases, right) if _is_right_without(other, cases, faults)]
+    wrong = min((o for o in faults.left if o.case in cases), key=lambda o: o.case.pairs)
+    trial = faults.trials.get(wrong.case.name)
+    beside = _beside(option, cases, right)
+    beside = [x for x in beside if trial and qualifiers.passes_without(x, wrong, trial.implementation, trial.how)]
     if beside and all(_shows(option, x, x.got) for x in varied(mine)):
         return f" where {' and '.join(beside)} {'are' if len(beside) > 1 else 'is'} given"
     if not right:
@@ -129,13 +132,6 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     if mine and len(right) >= len(cases):
         where = by_running.where_wrong(by_running.smaller(min(mine, key=pairs_of)))
     return f" where {where}" if where else f" in {len(cases)} of {len(cases) + len(right)} calls with it"
-
-
-def _is_right_without(option: str, cases: Sequence[Case], faults: Faults) -> bool:
-    """Tell whether the plainest of some calls is right without an option."""
-    wrong = min((o for o in faults.left if o.case in cases), key=lambda o: o.case.pairs)
-    trial = faults.trials.get(wrong.case.name)
-    return trial is not None and bool(qualifiers.passes_without(option, wrong, trial.implementation, trial.how))
 
 
 def _shows(option: str, trial: Trial, got: Leaves | None = None) -> bool:
