@@ -24,6 +24,7 @@ from .options import (
     OF_BATCH,
     OF_KEYS,
     OPEN_MASKS,
+    OPEN_WINDOWS,
     OPTIONS,
     READ,
     RULES,
@@ -49,7 +50,9 @@ SEVERAL = "it always gives several arrays, of which the first is compared"
 NO_END = 2**20  # a window that has all keys
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
-UNSCALED = "does not scale what is kept"  # of dropout
+UNSCALED, BEFORE = "does not scale what is kept", "drops scores before the softmax"  # of dropout
+RESULTS = "results"
+ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
 
@@ -62,7 +65,7 @@ class Describing:
         self.sizes: tuple[int, ...] = GENERAL
         self.answers: dict[Any, Any] = {}
         self.rights: dict[Any, tuple[Answer, Probe]] = {}
-        self.said, self.several = "", False
+        self.said, self.several, self.rough = "", False, False
         self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         drops = [x for x in DROPOUT if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
@@ -107,8 +110,20 @@ class Describing:
         kinds = [ours for ours in ([stated] if stated else options.named(name)) if ours not in form.options]
         if found := next(filter(None, (self._read(form, name, ours) for ours in kinds)), None):
             return found
+        if "mask" in options.named(name) and (found := self._beside_padding(form, name)):
+            return found
         ignored = [self._read(form, name, ours, True) for ours in kinds]
         return ignored[0] if ignored and all(ignored) else self._otherwise(form, name, kinds)
+
+    def _beside_padding(self, form: Form, name: str) -> Form | None:
+        """The form with a keyword as its mask, if the one that was read as that is of padding: it has lengths of keys."""
+        first = form.options["mask"].name if "mask" in form.options else ""
+        if "key_lengths" in form.options or "key_lengths" not in options.named(first):
+            return None
+        rest = form.keeping(x for x in form.options if x != "mask")
+        rest = rest.but(**{axis: LAW[axis] for axis in ("masking", *OPTIONS["mask"].axes)})
+        moved = self._read(rest, first, "key_lengths")
+        return self._read(moved, name, "mask") if moved else None
 
     def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
         """The form with a keyword that is none of the options as they are read."""
@@ -135,6 +150,7 @@ class Describing:
         every = {
             **dict.fromkeys(OPTIONS["bias"].names, ZERO_BIASES),
             **dict.fromkeys(OPTIONS["mask"].names, OPEN_MASKS),
+            **dict.fromkeys(OPTIONS["window"].names, OPEN_WINDOWS),
         }
         none, names = self.fn.meant, [name for name in self.fn.meant if name in every]
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
@@ -153,6 +169,17 @@ class Describing:
                 self.given = given
                 if form := self._plain():
                     return form
+        return self._roughly()
+
+    def _roughly(self) -> Form | None:
+        """The form of its plain call if that is as near to the formula as half precision."""
+        self.rough = True
+        if form := self._by_scale(GENERAL) or self._by_scale(ALIKE) or self._by_scale(SQUARE):
+            self.unknown[RESULTS] = (
+                "near those of the formula, as in half precision, so what its options mean is less sure"
+            )
+            return form
+        self.rough = False
         return None
 
     def _word(self, form: Form) -> Form:
@@ -189,7 +216,7 @@ class Describing:
             found = self.answer(form, probe)
             if not found or found[0].shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1]):
                 return False
-            return distance(found, self._right(form, probe)) <= probe.tolerance
+            return distance(found, self._right(form, probe)) <= self._tolerance(probe)
 
         return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
 
@@ -243,7 +270,11 @@ class Describing:
                     continue
                 for axis in OF_PLAIN:
                     scales = (LAW["scale"], "1")[: 1 + (axis in OF_SCORES)]
-                    ways = (layout.but(scale=x, **{axis: way}) for way in list(TABLE[axis])[1:] for x in scales)
+                    joins = (LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so
+                    ways = (
+                        layout.but(**{"scale": x, "join": join, axis: way})
+                        for way, x, join in itertools.product(list(TABLE[axis])[1:], scales, joins)
+                    )
                     of_axis = [x for x in probes if axis != "weights" or not x.scores]  # which have ties
                     if found := self._settled(ways, of_axis):
                         return found
@@ -287,7 +318,11 @@ class Describing:
         mean, apart = (float(x) for x in (found[0].mean(), abs(found[0] - 1).max()))
         said = {"scales what is kept by 1/(1 - rate)": 1.0, UNSCALED: 0.5}
         near = [x for x, wanted in said.items() if abs(mean - wanted) < 0.15 and found[0].std() > 1e-3]
-        return form.but(dropout=near[0] if near else "drops nothing" if apart < 1e-3 else UNKNOWN)
+        if apart >= 1e-3:
+            return form.but(dropout=near[0] if near else UNKNOWN)
+        dropped, whole = (self.answer(x, Probe(many, y)) for x, y in ((asked, drawn), (form, {})))
+        draws = bool(dropped and whole) and distance(dropped[:1], whole[:1]) > ROUGH
+        return form.but(dropout=BEFORE if draws else "drops nothing")
 
     def _second(self, form: Form) -> Form:
         """The results beside its first: log-sum-exp, or others that are not compared."""
@@ -378,7 +413,10 @@ class Describing:
     def _is_nearly(self, form: Form, probe: Probe) -> bool:
         """Tell whether the function gives what the formula gives, except for queries without any key."""
         found, right = self.answer(form, probe), self._right(form.but(empty="NaN"), probe)
-        return bool(found) and distance(found, right, some=True) <= probe.tolerance
+        return bool(found) and distance(found, right, some=True) <= self._tolerance(probe)
+
+    def _tolerance(self, probe: Probe) -> float:
+        return max(probe.tolerance, ROUGH) if self.rough else probe.tolerance
 
     def _factor(self, form: Form) -> str:
         query, key, value = (0 * x for x in arrays(self.sizes))

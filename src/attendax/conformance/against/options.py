@@ -115,6 +115,7 @@ class Row(NamedTuple):
     kinds: Mapping[str, tuple[str, str]] = {"": ("{x}", "{x}")}
 
 
+OF_PADDING = "key_padding_mask", "padding_mask", "key_mask"  # masks that may be of lengths of keys
 OPTIONS = {
     "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
         {"causal": _of("causal"), "empty": _of("empty")}, (True,),
@@ -156,9 +157,13 @@ OPTIONS = {
         }),
     "key_lengths": Row(
         ("key_lengths", "key_value_seq_lengths", "kv_lengths", "kv_seq_lengths", "key_length", "kv_lens", "k_lens",
-         "seqlens_k", "cache_seqlens", "cache_lengths", "valid_lens", "lengths", "seq_lengths"),
+         "seqlens_k", "cache_seqlens", "cache_lengths", "valid_lens", "lengths", "seq_lengths", *OF_PADDING),
         {"key_lengths": _of("key_lengths"), "empty": _of("empty")},
         (lambda t, s: np.array([max(s - 1, 1)], np.int32), lambda t, s: np.zeros(1, np.int32)),
+        {"": AS_IT_IS} | {  # a mask of keys, beside another mask
+            f"BS/{x}": (MEANINGS[x][0].format(x="(xp.arange(S) < {x}[:, None])"), MEANINGS[x][1] + ".sum(-1)")
+            for x in ("True attends", "True drops")
+        },
     ),
     "segments": Row(  # two keywords: the kind is the name of the second
         ("query_segment_ids", "q_segment_ids", "segment_ids_q", "segment_ids", "decoder_segment_ids", "doc_ids"),
@@ -323,6 +328,7 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
     f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)")
 )
+OPEN_WINDOWS = "T + S", "(-1, -1)"  # that hide nothing
 ZERO_BIASES = "xp.zeros((B, N, T, S))", "xp.zeros((B * N, 1, S))", "xp.zeros((B, N, 1, S))"  # a bias that adds nothing
 
 

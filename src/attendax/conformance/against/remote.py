@@ -71,6 +71,8 @@ class Here(Subject):
         self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}  # of JAX
         self.container = 0
         self.fixed: set[str] = set()  # options whose numbers it looks at
+        around = getattr(inspect.unwrap(self.fn), "__globals__", {}).values() if callable(self.fn) else ()
+        self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)
@@ -89,7 +91,7 @@ class Here(Subject):
         """One call."""
         if not request.results:
             return {"out": np.array([NAMES.index(self.kinds[0]), self.container])}
-        fn, said = self.fn, None
+        fn, said = self.fn, dict[str, Failed]()
         if request.code:
             names: dict[str, Any] = {"__name__": "adapter", "fn": fn}
             exec(compile(request.code, "adapter.py", "exec"), names)
@@ -103,7 +105,7 @@ class Here(Subject):
                     with _on_one_thread(kind):
                         found = fn(*arrays, **options)
             except (Exception, SystemExit) as error:
-                said = said or Failed.by(error)
+                said[kind] = Failed.by(error)
                 continue
             parts, self.container = _arrays(found), max(self.container, _container(found))
             if not parts:
@@ -111,8 +113,7 @@ class Here(Subject):
             self.kinds = [_kind_of(parts[0], kind)]  # its own from now on
             results = (framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
             return dict(zip(LEAVES, results, strict=False))
-        assert said is not None
-        raise said
+        raise said[next((kind for kind in reversed(self.kinds) if kind in self.uses), self.kinds[0])]
 
     def _in_programs(self, fn: Any, code: str, arrays: Any, options: Mapping[str, Any]) -> Any:
         """Call a JAX function as one XLA program for each shape, or as it is if it looks at numbers.

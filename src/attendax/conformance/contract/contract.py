@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against.describing import OF_PLAIN, UNSCALED
+from ..against.describing import BEFORE, OF_PLAIN, UNSCALED
 from ..against.forms import LAW, Form, Option
 from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE, axes_of
 from ..conventions.form import Form as Conventions
@@ -87,6 +87,9 @@ class Contract:
             yield Meaning("always", always, kind, f"it is causal whatever it is asked, {always}")
         if (dropout := self.form.how["dropout"]) == UNSCALED:
             yield Meaning("dropout", dropout, DEFECT, "dropout does not multiply what it keeps by 1/(1 - rate)")
+        if dropout == BEFORE:
+            words = "dropout is of the scores, before the softmax"
+            yield Meaning("dropout", dropout, UNUSUAL, words, "Li et al. 2022, DropKey")
         if (large := self.form.how["large"]) != LAW["large"]:
             yield Meaning(
                 "large", large, UNUSUAL if large.startswith("clips") else DEFECT, f"of large scores it {large}"

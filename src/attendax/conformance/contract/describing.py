@@ -196,6 +196,9 @@ class Describer(Describing):
         if failed.said.startswith("it gives"):
             return f"{self.fn.path}: {failed.said}{NEXT}"
         said = f"each of the {self.calls} calls that were tried raises; the first said: {failed.said}"
+        module, _, (owner, _, method) = *self.fn.path.partition(":")[:2], self.fn.path.partition(":")[2].rpartition(".")
+        if owner and "self" in self.fn.meant:
+            return f"{self.fn.path}: {said}; if {owner}() makes an object, name '{module}:{owner}().{method}'"
         return f"{self.fn.path}: {said}{NEXT}"
 
     def _nearest(self) -> tuple[str, str]:

@@ -101,6 +101,8 @@ TABLE: dict[str, Axis] = {
             "causal lets a query see one key ahead (j <= i + 1)"),
         "aligned to the end, and one key ahead": Line("j <= i + S - T + 1",
             "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"),
+        "moved by T - S": Line("j <= i + T - S",
+            "causal moves the diagonal by queries less keys (j <= i + T - S), the wrong way"),
         "what comes after": Line("j >= i",
             "causal is turned round: a query sees its own key and those after it (j >= i)"),
         "by the group": Line("j <= i // (N // G)", "causal divides the position of a query by the heads of a group"),
@@ -133,6 +135,7 @@ TABLE: dict[str, Axis] = {
         "too short": Line("j < lengths - 1", "key lengths are off by one, too short"),
         "too long": Line("j < lengths + 1", "key lengths are off by one, too long"),
         "of queries": Line("(rows < lengths) & (j >= 0)", "key lengths hide queries, and no keys"),
+        "the last": Line("j >= S - lengths", "key lengths keep the last keys, not the first"),
         "first batch": Line("j < lengths[:1]", "every batch gets the key length of the first"),
         "largest of the batch": Line("j < lengths.max()", "every batch gets the largest key length"),
         "at least 1": Line("j < np.maximum(lengths, 1)", "a key length of 0 counts as 1", kind=UNUSUAL),
@@ -216,6 +219,11 @@ TABLE: dict[str, Axis] = {
     },
     "split": {
         "heads apart": Line("q, k, v"),
+        **{
+            f"{one} for {other}": Line(text, f"{one} are in the place of {other}")
+            for one, other, text in (("keys", "queries", "k, k, v"), ("queries", "keys", "q, q, v"),
+                                     ("keys", "values", "q, k, k"), ("values", "keys", "q, v, v"))
+        },
         **{
             f"{which} mixed": Line(
                 text, f"{whose} are split into heads by a reshape without a transpose: tokens are mixed"

@@ -24,15 +24,16 @@ PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def resolve(path: str) -> Any:
-    """Import the object of a path ``"module:name"``; ValueError where it is none, or has no such name."""
+    """Import the object of a path ``"module:name"``, "module:Class().method" of a new object; else ValueError."""
     module, separator, names = path.partition(":")
     if not (module and separator and names):
         raise ValueError(f"check: {path!r} is not module:function, such as jax.nn:dot_product_attention")
     found = importlib.import_module(module)
     for name in names.split("."):
-        if not hasattr(found, name):
-            raise ValueError(f"check: {module} has no {names}{did_you_mean(name, dir(found))}")
-        found = getattr(found, name)
+        made = name.removesuffix("()")
+        if not hasattr(found, made):
+            raise ValueError(f"check: {module} has no {names}{did_you_mean(made, dir(found))}")
+        found = getattr(found, made)() if made != name else getattr(found, name)
     return found
 
 
