@@ -96,7 +96,7 @@ GUESSES = {  # of what a mask may be that neither is known to take
              "BS/1 attends", "BTS/True attends"),
 }  # fmt: skip
 OF_NARROW = (1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6)  # sizes of bfloat16 arrays
-SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
+SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.25: so says the mean of the results"}
 
 
 class Difference(NamedTuple):

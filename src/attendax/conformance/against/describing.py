@@ -50,7 +50,9 @@ SEVERAL = "it always gives several arrays, of which the first is compared"
 NO_END = 2**20  # a window that has all keys
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
-UNSCALED, BEFORE = "does not scale what is kept", "drops scores before the softmax"  # of dropout
+# of dropout, at a rate at which each gives another mean
+UNSCALED, DIVIDED, OTHERWISE = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
+BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
 RESULTS = "results"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
@@ -116,7 +118,7 @@ class Describing:
         return ignored[0] if ignored and all(ignored) else self._otherwise(form, name, kinds)
 
     def _beside_padding(self, form: Form, name: str) -> Form | None:
-        """The form with a keyword as its mask, if the one that was read as that is of padding: it has lengths of keys."""
+        """The form with a keyword as its mask, if the one that was read as a mask may be of padding: it has lengths."""
         first = form.options["mask"].name if "mask" in form.options else ""
         if "key_lengths" in form.options or "key_lengths" not in options.named(first):
             return None
@@ -169,15 +171,13 @@ class Describing:
                 self.given = given
                 if form := self._plain():
                     return form
-        return self._roughly()
+        return None
 
-    def _roughly(self) -> Form | None:
+    def _roughly(self, sizes: tuple[int, ...]) -> Form | None:
         """The form of its plain call if that is as near to the formula as half precision."""
         self.rough = True
-        if form := self._by_scale(GENERAL) or self._by_scale(ALIKE) or self._by_scale(SQUARE):
-            self.unknown[RESULTS] = (
-                "near those of the formula, as in half precision, so what its options mean is less sure"
-            )
+        if form := self._by_scale(sizes):
+            self.unknown[RESULTS] = "near those of the formula, as in half precision: its options are less sure"
             return form
         self.rough = False
         return None
@@ -263,6 +263,8 @@ class Describing:
             solved = (layout.but(scale=self._solved(layout)) for layout in reading)
             if found := self._settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
                 return found
+            if found := self._roughly(sizes):
+                return found
             for layout in (x for x in layouts if self.takes(x, probe) and self.answer(x, probe)):
                 probes = [probe, *(x for x in examples.cases(layout, self.sizes) if self.answer(layout, x))]
                 wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
@@ -310,19 +312,20 @@ class Describing:
         many = arrays((B, N, MANY if T == S else T, MANY, D, V))
         modes = {k: x for k, x in MODES.items() if k in self.fn.names}
         keys = {forms.GIVEN + k: Option(k, "") for k in options.RANDOM if k in self.fn.names}
-        asked = dataclasses.replace(form, options=keys, given={**form.given, **modes, name: 0.5})
+        asked = dataclasses.replace(form, options=keys, given={**form.given, **modes, name: RATE})
         drawn = dict.fromkeys(keys, np.array([0, 1], np.uint32))  # a key of JAX
         found = self.answer(asked, Probe((*many[:2], np.ones_like(many[2])), drawn))
         if not found:
             return form
+        if np.ptp(found[0], -1).max() > ROUGH:  # of values that are equal, results are
+            return form.but(dropout=AFTER)
         mean, apart = (float(x) for x in (found[0].mean(), abs(found[0] - 1).max()))
-        said = {"scales what is kept by 1/(1 - rate)": 1.0, UNSCALED: 0.5}
-        near = [x for x, wanted in said.items() if abs(mean - wanted) < 0.15 and found[0].std() > 1e-3]
-        if apart >= 1e-3:
-            return form.but(dropout=near[0] if near else UNKNOWN)
-        dropped, whole = (self.answer(x, Probe(many, y)) for x, y in ((asked, drawn), (form, {})))
-        draws = bool(dropped and whole) and distance(dropped[:1], whole[:1]) > ROUGH
-        return form.but(dropout=BEFORE if draws else "drops nothing")
+        if apart < 1e-3:
+            dropped, whole = (self.answer(x, Probe(many, y)) for x, y in ((asked, drawn), (form, {})))
+            draws = bool(dropped and whole) and distance(dropped[:1], whole[:1]) > ROUGH
+            return form.but(dropout=BEFORE if draws else "drops nothing")
+        means = {"scales what is kept by 1/(1 - rate)": 1.0, UNSCALED: 1 - RATE, DIVIDED: (1 - RATE) / RATE}
+        return form.but(dropout=next((x for x, right in means.items() if abs(mean / right - 1) < 0.15), OTHERWISE))
 
     def _second(self, form: Form) -> Form:
         """The results beside its first: log-sum-exp, or others that are not compared."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against.describing import BEFORE, OF_PLAIN, UNSCALED
+from ..against.describing import AFTER, BEFORE, DIVIDED, OF_PLAIN, OTHERWISE, UNSCALED
 from ..against.forms import LAW, Form, Option
 from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE, axes_of
 from ..conventions.form import Form as Conventions
@@ -14,6 +14,14 @@ from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
 from . import fitting
 
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
+
+OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
+    UNSCALED: (DEFECT, "dropout does not multiply what it keeps by 1/(1 - rate)", ""),
+    DIVIDED: (DEFECT, "dropout divides what it keeps by the rate, not by 1 - rate", ""),
+    OTHERWISE: (DEFECT, "dropout changes the mean of the results", ""),
+    BEFORE: (UNUSUAL, "dropout is of the scores, before the softmax", "Li et al. 2022, DropKey"),
+    AFTER: (UNUSUAL, "dropout is of the result, not of the weights", ""),
+}
 
 
 class Meaning(NamedTuple):
@@ -85,11 +93,8 @@ class Contract:
         if always := self.form.how["always"]:
             kind = DEFECT if Conventions().but(causal=always).kind("causal") == DEFECT else UNUSUAL
             yield Meaning("always", always, kind, f"it is causal whatever it is asked, {always}")
-        if (dropout := self.form.how["dropout"]) == UNSCALED:
-            yield Meaning("dropout", dropout, DEFECT, "dropout does not multiply what it keeps by 1/(1 - rate)")
-        if dropout == BEFORE:
-            words = "dropout is of the scores, before the softmax"
-            yield Meaning("dropout", dropout, UNUSUAL, words, "Li et al. 2022, DropKey")
+        if (dropout := self.form.how["dropout"]) in OF_DROPOUT:
+            yield Meaning("dropout", dropout, *OF_DROPOUT[dropout])
         if (large := self.form.how["large"]) != LAW["large"]:
             yield Meaning(
                 "large", large, UNUSUAL if large.startswith("clips") else DEFECT, f"of large scores it {large}"
