@@ -325,7 +325,10 @@ WORDS = {  # of the first cause, or of what is unsettled
     "hides_queries": "swapped", "mixed_keys": "keys are split into heads by a reshape", "heads_joined": "joined by",
     "window_past": "a window hides", "pico_strict": "own key",
     "powers_large": "does not subtract", "tril_after": "zeros after the softmax", "chunks_padded": "keys of zeros",
-    "documents_earlier": "earlier segments", "drops_unscaled": "dropout does not",
+    "documents_earlier": "earlier segments", "drops_unscaled": "dropout does not", "cached_last": "the last keys",
+    "values_exchanged": "its key is used as the value", "keys_alone": "keys are in the place of queries",
+    "heads_mixed": "by a reshape without a transpose", "diagonal_moved": "the wrong way", "drops_by_rate": "by the rate",
+    "halves_inside": "half precision",
     "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
@@ -336,6 +339,8 @@ OPEN = {
     "neox": "causal whatever",
     "t5": "not scaled",
     "keras": "scaled",
+    "drops_scores": "before the softmax",
+    "drops_results": "of the result",
 }
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")
 

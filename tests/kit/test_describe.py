@@ -522,3 +522,10 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "--limit got 0, expected more than 0 CPU seconds" in capsys.readouterr().err
     assert cli.main(["describe", "mine:attention", "--save", "none/mine.toml"]) == 2
     assert "cannot write none/mine.toml" in capsys.readouterr().err
+
+
+def test_a_method_of_a_new_object():
+    with pytest.raises(Refusal, match=r"if Layer\(\) makes an object, name 'contract.more_numpy:Layer\(\).attend'"):
+        describing.describe("contract.more_numpy:Layer.attend")
+    found = describing.describe("contract.more_numpy:Layer().attend")
+    assert reading(found)[:2] == ["BNTD", {"mask": "mask: BNTS/True attends"}]

@@ -81,3 +81,44 @@ def chunks_padded(query, key, value, chunk=4):
     more = [(0, 0)] * (key.ndim - 2) + [(0, -key.shape[-2] % chunk), (0, 0)]
     s = query @ np.pad(key, more).swapaxes(-1, -2) * query.shape[-1] ** -0.5
     return softmax(s) @ np.pad(value, more)
+
+
+def values_exchanged(query, key, value, mask=None):
+    """Its scores are of values, and the result is of keys."""
+    s = query @ value.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    return softmax(s if mask is None else np.where(mask, s, -np.inf)) @ key
+
+
+def keys_alone(query, key, value):
+    """Its scores are of keys and keys."""
+    return softmax(key @ key.swapaxes(-1, -2) * key.shape[-1] ** -0.5) @ value
+
+
+def heads_mixed(query, key, value, num_heads):
+    """(B, T, N·D), of which heads are made by a reshape alone."""
+    q, k, v = (x.reshape(x.shape[0], num_heads, x.shape[1], -1) for x in (query, key, value))
+    return (softmax(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5) @ v).reshape(*query.shape[:2], -1)
+
+
+def cached_last(q, k_cache, v_cache, cache_seqlens=None):
+    """Lengths of a cache keep its last keys."""
+    s = np.einsum("btnd,bsnd->bnts", q, k_cache) * q.shape[-1] ** -0.5
+    if cache_seqlens is not None:
+        s = np.where(np.arange(s.shape[-1]) >= s.shape[-1] - cache_seqlens[:, None, None, None], s, -np.inf)
+    return np.einsum("bnts,bsnd->btnd", softmax(s), v_cache)
+
+
+def band(q, k, v, window: int):
+    """Its window is required."""
+    i, j = np.arange(q.shape[-2])[:, None], np.arange(k.shape[-2])
+    s = np.where(abs(i - j) <= window, q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5, -1e9)
+    return softmax(s) @ v
+
+
+class Layer:
+    def softmax(self, s):
+        return softmax(s)
+
+    def attend(self, q, k, v, mask=None):
+        s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        return self.softmax(s if mask is None else np.where(mask, s, -1e9)) @ v

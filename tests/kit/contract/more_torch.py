@@ -89,3 +89,42 @@ def drops_unscaled(q, k, v, mask=None, dropout_p=0.0):
     s = q @ k.mT / math.sqrt(q.shape[-1])
     weights = (s if mask is None else s.masked_fill(~mask, -math.inf)).softmax(-1)
     return weights * (torch.rand_like(weights) >= dropout_p) @ v
+
+
+def two_masks(query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None):
+    """A mask of keys beside another, as torch.nn.MultiheadAttention has them."""
+    s = query @ key.mT / query.shape[-1] ** 0.5
+    s = s if attn_mask is None else s.masked_fill(attn_mask, -math.inf)
+    s = s if key_padding_mask is None else s.masked_fill(key_padding_mask[:, None, None], -math.inf)
+    weights = s.softmax(-1)
+    return weights @ value, weights.mean(1) if need_weights else None
+
+
+def diagonal_moved(q, k, v, causal=False):
+    """Its diagonal is moved by queries less keys."""
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    T, S = s.shape[-2:]
+    s = s.masked_fill(torch.ones(T, S, dtype=torch.bool).triu(T - S + 1), torch.finfo(s.dtype).min) if causal else s
+    return s.softmax(-1) @ v
+
+
+def halves_inside(q, k, v, attn_mask=None):
+    """It computes in float16, whatever it is given."""
+    s = q.half() @ k.half().mT * q.shape[-1] ** -0.5
+    return (s if attn_mask is None else s.masked_fill(~attn_mask, -math.inf)).softmax(-1).to(v.dtype) @ v
+
+
+def drops_by_rate(q, k, v, dropout_p=0.0):
+    """What dropout keeps is divided by the rate."""
+    weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    return weights * (torch.rand_like(weights) >= dropout_p) / (dropout_p or 1) @ v
+
+
+def drops_scores(q, k, v, dropout_p=0.0):
+    """Dropout is before the softmax."""
+    return torch.nn.functional.dropout(q @ k.mT / math.sqrt(q.shape[-1]), dropout_p).softmax(-1) @ v
+
+
+def drops_results(q, k, v, dropout_p=0.0):
+    """Dropout is of the result."""
+    return torch.nn.functional.dropout((q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v, dropout_p)

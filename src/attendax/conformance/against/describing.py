@@ -53,7 +53,6 @@ GARBAGE = 0.3  # a share of the largest number that no rounding moves
 # of dropout, at a rate at which each gives another mean
 UNSCALED, DIVIDED, OTHERWISE = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
-RESULTS = "results"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
@@ -176,11 +175,9 @@ class Describing:
     def _roughly(self, sizes: tuple[int, ...]) -> Form | None:
         """The form of its plain call if that is as near to the formula as half precision."""
         self.rough = True
-        if form := self._by_scale(sizes):
-            self.unknown[RESULTS] = "near those of the formula, as in half precision: its options are less sure"
-            return form
-        self.rough = False
-        return None
+        form = self._by_scale(sizes)
+        self.rough = form is not None
+        return form
 
     def _word(self, form: Form) -> Form:
         """Tell whether a mask may be the word "causal", and what that means."""

@@ -15,6 +15,7 @@ from . import fitting
 
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 
+ROLES = dict.fromkeys(("query", "key", "value"))  # of parameters whose names begin with the same letter
 OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
     UNSCALED: (DEFECT, "dropout does not multiply what it keeps by 1/(1 - rate)", ""),
     DIVIDED: (DEFECT, "dropout divides what it keeps by the rate, not by 1 - rate", ""),
@@ -52,6 +53,7 @@ class Contract:
         calls: the number of calls that were made.
         seconds: CPU seconds that they took.
         cut: whether the limit of time ended it.
+        rough: whether its results are near those of its form only, as half precision is.
     """
 
     path: str
@@ -67,6 +69,7 @@ class Contract:
     calls: int = 0
     seconds: float = 0.0
     cut: bool = False
+    rough: bool = False
 
     def means(self, axis: str) -> str:
         """The value of an axis of conventions, by the names of its table."""
@@ -90,9 +93,17 @@ class Contract:
             if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
                 continue  # what is off in the plain call may look like it
             yield Meaning(axis, value, line.kind, line.words, line.source)
+        used, names = self.form.order.split(", "), self._by_names().order.split(", ")
+        moved = [(x, y) for x, y in zip(names, used, strict=True) if x != y and not self.form.pack]
+        if moved:
+            words = " and ".join(f"its {x} is used as the {y}" for x, y in moved)
+            yield Meaning("arrays", ", ".join(f"{x} as {y}" for x, y in moved), DEFECT, words)
         if always := self.form.how["always"]:
             kind = DEFECT if Conventions().but(causal=always).kind("causal") == DEFECT else UNUSUAL
             yield Meaning("always", always, kind, f"it is causal whatever it is asked, {always}")
+        if self.rough:
+            words = "its results are as far off as half precision is, for float32 arrays"
+            yield Meaning("results", "half precision", DEFECT, words)
         if (dropout := self.form.how["dropout"]) in OF_DROPOUT:
             yield Meaning("dropout", dropout, *OF_DROPOUT[dropout])
         if (large := self.form.how["large"]) != LAW["large"]:
@@ -198,13 +209,19 @@ class Contract:
 
         It keeps its conventions but for the layout, the kinds of options, and the base of the log-sum-exp.
         """
-        return (
-            "" if fitting.is_of_protocol(self.form, self.no_limit) and not (self.short or self.alike) else self.fitted()
-        )
+        form = self._by_names()
+        return "" if fitting.is_of_protocol(form, self.no_limit) and not (self.short or self.alike) else self.fitted()
 
     def fitted(self) -> str:
         """Python that defines ``adapted`` in any case."""
-        return fitting.fit(self.form, self.no_limit, self.names, short=self.short, alike=self.alike)
+        return fitting.fit(self._by_names(), self.no_limit, self.names, short=self.short, alike=self.alike)
+
+    def _by_names(self) -> Form:
+        """The form in which each array is what the name of its parameter says."""
+        roles = [
+            next((x for x in ROLES if name.lower()[:1] == x[0]), "") for name in self.form.by_name or self.names[:3]
+        ]
+        return dataclasses.replace(self.form, order=", ".join(roles)) if {*roles} == ROLES.keys() else self.form
 
 
 JUDGED = CONVENTION, UNUSUAL

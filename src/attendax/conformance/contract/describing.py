@@ -113,7 +113,7 @@ class Describer(Describing):
         told = tuple(f"{name}: {words}" for name, words in idle.items())
         return Contract(
             self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike),
-            tuple(self.fn.names), told, self.calls, self.spent(), cut,
+            tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough,
         )  # fmt: skip
 
     def _is_short(self, form: Form) -> bool:

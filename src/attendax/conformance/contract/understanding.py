@@ -137,7 +137,8 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
     first = next((cause for cause in mine if defect.words in cause.name), mine[0])
     names = dict.fromkeys(name for cause in (first, *mine) for name in cause.cases)
     harm = min((cause.harm for cause in mine), key=list(Harm).index)
-    joined = first._replace(name=defect.words, harm=harm, cases=tuple(names))
+    joined = first._replace(name=defect.words, harm=harm, cases=tuple(names), least=False)
+    joined = joined._replace(remedy="") if joined.lacks_time else joined
     return report._replace(causes=(joined, *(cause for cause in report.causes if cause not in mine)))
 
 
