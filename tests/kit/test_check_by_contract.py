@@ -327,8 +327,8 @@ WORDS = {  # of the first cause, or of what is unsettled
     "powers_large": "does not subtract", "tril_after": "zeros after the softmax", "chunks_padded": "keys of zeros",
     "documents_earlier": "earlier segments", "drops_unscaled": "dropout does not", "cached_last": "the last keys",
     "values_exchanged": "its key is used as the value", "keys_alone": "keys are in the place of queries",
-    "heads_mixed": "by a reshape without a transpose", "diagonal_moved": "the wrong way", "drops_by_rate": "by the rate",
-    "halves_inside": "half precision",
+    "heads_mixed": "by a reshape without a transpose", "diagonal_moved": "the wrong way",
+    "drops_by_rate": "by the rate", "halves_inside": "half precision",
     "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
