@@ -1,10 +1,10 @@
-"""Attention by a kernel of C++ on a CPU, called by XLA: forward and reverse mode (``csrc/``; docs/how-it-is-fast.md).
+"""Attention by a C++ kernel on a CPU, called by XLA: forward and reverse mode (``csrc/``; docs/how-it-is-fast.md).
 
 Scores are computed block by block, as in the tiles of XLA, but in one pass, in registers, with threads that each take a
 block. The order in which a row is added up depends only on what the row sees (L15).
 
-The kernel also has tangents, and tangents of gradients, of short texts. Those of others, and all other second
-derivatives, run in tiles. Both start from the operands: the row maxima of one path with the scores of the other would
+The kernel also has tangents, and tangents of gradients, of short texts. Those of longer texts, and all other second
+derivatives, run in tiles. Both start from the operands, because row maxima of one path with scores of the other would
 lose digits (L8).
 """
 
@@ -34,7 +34,7 @@ BY_DEFAULT = "the default on a CPU; memory O(T + S)"
 
 
 def why_not(operands: Operands, plan: Plan) -> str:
-    """The reason why the kernel cannot take a call where it is; nothing where it can."""
+    """The reason why the kernel cannot take a call of this program; empty if it can."""
     if plan.platform != "cpu":
         return f"it is for CPUs; this program is for {plan.platform}"
     if plan.devices > 1 and not plan.divisible:
@@ -45,22 +45,22 @@ def why_not(operands: Operands, plan: Plan) -> str:
 
 
 def refuse(function: str, operands: Operands, plan: Plan) -> None:
-    """Refuse a call that asks for the kernel and cannot have it.
+    """Refuse a call that chooses the kernel by name if the kernel cannot take it.
 
     Raises:
-        NotImplementedError: it cannot take the call.
+        NotImplementedError: the kernel cannot take the call.
     """
     if reason := why_not(operands, plan):
         sentence = f"implementation 'native' does not take this call: {reason}."
         fail(NotImplementedError, function, sentence, advice="Leave implementation out: the tiles take every call.")
 
 
-def verdict(operands: Operands, plan: Plan, asked: str | None) -> str:
-    """The line of ``explain`` about the kernel, for a call that does not run in it."""
+def verdict(operands: Operands, plan: Plan, chosen: str | None) -> str:
+    """The line of ``explain`` about the kernel, for a call that runs elsewhere."""
     if reason := why_not(operands, plan):
         return reason
-    if asked:
-        return f"eligible; {asked!r} was asked for"
+    if chosen:
+        return f"eligible; {chosen!r} was asked for"
     if 0 in (*operands.query.shape, operands.key.shape[-2]):
         return "there are no scores"
     return why_not(operands, dataclasses.replace(plan, devices=2, divisible=False))  # known only when it is lowered
@@ -68,136 +68,148 @@ def verdict(operands: Operands, plan: Plan, asked: str | None) -> str:
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """out, row maximum, row sum and lse."""
-    operands = _placed(operands, plan)
-    found = program_of(operands, plan)
+    operands = _with_position(operands, plan)
+    arguments = program_of(operands, plan)
     rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
     types = [Shape(PAIRS, (*rows, width), dtype) for width in (operands.value.shape[-1], 1, 1, 1)]
-    return Results(*_called("attendax_forward", operands, found, types, [], [], plan))
+    return Results(*_call_library("attendax_forward", operands, arguments, types, [], [], plan))
 
 
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
-    """Gradients of the leaves for which ``wanted`` gives a shape."""
-    operands = _placed(operands, plan)
-    found, dtype = program_of(operands, plan), operands.compute_dtype()
+    """Gradients of the leaves for which ``wanted`` has a shape."""
+    operands = _with_position(operands, plan)
+    arguments, dtype = program_of(operands, plan), operands.compute_dtype()
     lead, (N, _) = plan.leading(operands), operands.query.shape[-3:-1]
     kinds = PAIRS, KEYS, KEYS
     types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
     of_modifiers = list(wanted[REST:])
     of_bias = of_modifiers.pop(0) if operands.bias is not None else None
     types += [] if of_bias is None else [Shape(PAIRS, of_bias, dtype)]
-    asked = [_wanted_of(part, of_modifiers) for part in found.modifiers]
-    shapes = [modifier_shape(part, lead, N) for part, shape in zip(found.modifiers, asked, strict=True) if shape]
+    by_modifier = [_shape_of_modifier(part, of_modifiers) for part in arguments.modifiers]
+    shapes = [
+        modifier_shape(part, lead, N) for part, shape in zip(arguments.modifiers, by_modifier, strict=True) if shape
+    ]
     types += [Shape(HEADS, shape, dtype) for shape in shapes]
-    ints = [int(shape is not None) for shape in (of_bias, *asked)]
-    given = [x.astype(dtype) for x in (*results[:3], *grads)]
-    got = _called("attendax_backward", operands, found, types, given, ints, plan)
-    got = [*got[: -len(shapes)], *_of_all_heads(got[-len(shapes) :], operands, plan)] if shapes else got
-    shapes_wanted = [*wanted[:REST], *([] if of_bias is None else [of_bias]), *(shape for shape in asked if shape)]
-    return tuple(_summed(x, shape, len(plan.batch)) for x, shape in zip(got, shapes_wanted, strict=True) if shape)
+    ints = [int(shape is not None) for shape in (of_bias, *by_modifier)]
+    inputs = [x.astype(dtype) for x in (*results[:3], *grads)]
+    gradients = _call_library("attendax_backward", operands, arguments, types, inputs, ints, plan)
+    if shapes:
+        first, last = gradients[: -len(shapes)], gradients[-len(shapes) :]
+        gradients = [*first, *_of_every_head(last, operands, plan)]
+    shapes_wanted = [
+        *wanted[:REST],
+        *([] if of_bias is None else [of_bias]),
+        *(shape for shape in by_modifier if shape),
+    ]
+    return tuple(
+        _sum_to_shape(x, shape, len(plan.batch)) for x, shape in zip(gradients, shapes_wanted, strict=True) if shape
+    )
 
 
 def keeps(operands: Operands, plan: Plan) -> bool:
-    """Tell whether tangents, and those of gradients, are the kernel's: of short texts, by query, key and value."""
+    """Tell whether the kernel computes tangents, also of gradients: of short texts, by query, key and value."""
     alone = plan.devices == 1 and not plan.axis and not plan.partial
     plain = operands.bias is None and operands.score_mod is None
     return alone and plain and max(operands.query.shape[-2], operands.key.shape[-2]) <= SHORT
 
 
 def tangent(tangents: Tangents, operands: Operands, _: None, plan: Plan) -> tuple[Array, ...]:
-    """The tangents of out and lse, of a call that it ``keeps``."""
+    """The tangents of out and lse, of a call for which ``keeps`` is true."""
     rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
     types = [Shape(PAIRS, (*rows, width), dtype) for width in (operands.value.shape[-1], 1)]
-    return tuple(_moved("attendax_tangent", tangents, [], operands, types, plan))
+    return tuple(_call_with_tangents("attendax_tangent", tangents, [], operands, types, plan))
 
 
 def hvp(
     tangents: Tangents, grads: Cotangents, moved: Sequence[Array], operands: Operands, plan: Plan, wanted: Wanted
 ) -> tuple[Array, ...]:
-    """The tangents of the gradients for which ``wanted`` gives a shape, of a call that it ``keeps``.
+    """The tangents of the gradients for which ``wanted`` has a shape, of a call for which ``keeps`` is true.
 
     moved: the tangents of ``grads``, or nothing.
     """
     lead, dtype = plan.leading(operands), operands.compute_dtype()
     kinds = PAIRS, KEYS, KEYS
     types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
-    got = _moved("attendax_hvp", tangents, [x.astype(dtype) for x in (*grads, *moved)], operands, types, plan)
-    return tuple(_summed(x, shape, len(plan.batch)) for x, shape in zip(got, wanted, strict=True) if shape)
+    gradients = _call_with_tangents(
+        "attendax_hvp", tangents, [x.astype(dtype) for x in (*grads, *moved)], operands, types, plan
+    )
+    return tuple(_sum_to_shape(x, shape, len(plan.batch)) for x, shape in zip(gradients, wanted, strict=True) if shape)
 
 
-def _moved(
+def _call_with_tangents(
     target: str, tangents: Tangents, grads: list[Array], operands: Operands, types: list[Shape], plan: Plan
 ) -> Sequence[Array]:
-    given = [x for x in tangents if x is not None]
+    inputs = [x for x in tangents if x is not None]
     there = [*(int(x is not None) for x in tangents), int(len(grads) > 2)]
-    return _called(target, operands, program_of(operands, plan), types, [*given, *grads], there, plan)
+    return _call_library(target, operands, program_of(operands, plan), types, [*inputs, *grads], there, plan)
 
 
-def _placed(operands: Operands, plan: Plan) -> Operands:
-    """The operands, and where XLA divides the program, the position of the first query: that of a device differs."""
+def _with_position(operands: Operands, plan: Plan) -> Operands:
+    """The operands; if XLA divides the program, with the position of the first query, which differs by device."""
     if plan.devices == 1 or operands.positions.queries is not None:
         return operands
     return operands._replace(positions=operands.positions._replace(queries=jnp.zeros((), jnp.int32)))
 
 
-def _called(
+def _call_library(
     target: str,
     operands: Operands,
-    found: program.Program,
+    arguments: program.Program,
     results: list[Shape],
-    others: list[Array],  # behind the arrays of the program
-    ints: list[int],  # behind its integers
+    more: list[Array],  # after the arrays of the program
+    ints: list[int],  # after its integers
     plan: Plan,
 ) -> Sequence[Array]:
     """The results of a handler of the library, on one device or on several."""
-    numbers = {"ints": np.array([*found.ints, *ints], np.int64), "floats": np.array(found.floats)}
-    arrays = *operands[:3], *found.arrays, *others
+    numbers = {"ints": np.array([*arguments.ints, *ints], np.int64), "floats": np.array(arguments.floats)}
+    arrays = *operands[:3], *arguments.arrays, *more
 
     def run(*arrays: Array, types: Sequence[jax.ShapeDtypeStruct]) -> Sequence[Array]:
-        return jax.ffi.ffi_call(target, types)(*_counted(arrays, types[0].shape), **numbers)
+        return jax.ffi.ffi_call(target, types)(*_on_another_thread(arrays, types[0].shape), **numbers)
 
     if plan.devices == 1:
         return run(*arrays, types=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results])
-    start = 4 + (operands.bias is not None) + len(operands.dropout_keys or ())  # behind the scale: see ``program_of``
+    start = 4 + (operands.bias is not None) + len(operands.dropout_keys or ())  # after the scale: see ``program_of``
     settings = b"".join([target.encode(), *(x.tobytes() for x in numbers.values())])
     kinds = PAIRS, KEYS, KEYS, *(PAIRS for _ in arrays[3:])
     return divided.run(Call(run, kinds, tuple(results), start, settings), arrays)
 
 
-def _counted(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequence[Array]:
+def _on_another_thread(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequence[Array]:
     """Add a zero to the scale of a long call, so that XLA runs it on another thread than the caller's.
 
-    XLA runs a program of less than a thousand operations on the thread that calls it, and counts no operation for a
-    call of the library. Meanwhile that thread would hear no Ctrl-C and prepare no other call. XLA has to compute this
-    zero by more than a thousand operations.
+    XLA runs a program of less than a thousand operations on the thread that calls it, and does not count the call of
+    the library. Meanwhile that thread could neither handle Ctrl-C nor prepare another call. XLA computes this zero by
+    more than a thousand operations.
     """
-    query, key, value, scale, *others = arrays
+    query, key, value, scale, *more = arrays
     if math.prod(rows[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1]) < LONG or query.size < 1024:
         return arrays
     some = query.reshape(-1)[:1024]
     bits = lax.bitcast_convert_type(some, f"int{8 * some.dtype.itemsize}")
     zero = jnp.sum(jnp.maximum(jnp.minimum(bits, 0), 0), dtype=bits.dtype)
-    return [query, key, value, scale + zero.astype(scale.dtype), *others]
+    return [query, key, value, scale + zero.astype(scale.dtype), *more]
 
 
-def _of_all_heads(found: Sequence[Array], operands: Operands, plan: Plan) -> list[Array]:
-    """Gradients (..., N, .) of the arrays of modifiers: 0 for the heads that are not here, where some are elsewhere."""
+def _of_every_head(gradients: Sequence[Array], operands: Operands, plan: Plan) -> list[Array]:
+    """Gradients (..., N, .) of the arrays of modifiers, with 0 for the heads of other devices."""
     first, parts = operands.positions.heads, program.modifiers_of(operands.score_mod)
     if first is None:
-        return list(found)
+        return list(gradients)
     count = next(part.arrays[0].shape[len(plan.batch)] for part in parts if part.arrays)
-    nothing = (jnp.zeros((*x.shape[:-2], count, x.shape[-1]), x.dtype) for x in found)
-    return [lax.dynamic_update_slice_in_dim(y, x, first, x.ndim - 2) for x, y in zip(found, nothing, strict=True)]
+    nothing = (jnp.zeros((*x.shape[:-2], count, x.shape[-1]), x.dtype) for x in gradients)
+    return [lax.dynamic_update_slice_in_dim(y, x, first, x.ndim - 2) for x, y in zip(gradients, nothing, strict=True)]
 
 
-def _wanted_of(part: object, shapes: list) -> tuple[int, ...] | None:
-    """The shape that is wanted of the array of a modifier; its offset, an integer, has no gradient."""
+def _shape_of_modifier(part: object, shapes: list) -> tuple[int, ...] | None:
+    """The wanted shape for the array of a modifier; its offset, an integer, has no gradient."""
     arrays = getattr(part, "arrays", ())
     mine = [shapes.pop(0) for _ in arrays]
     return mine[0] if mine else None
 
 
-def _summed(x: Array, shape: tuple[int, ...], batch: int) -> Array:
-    """``x`` summed over the axes along which ``shape`` is 1, and, behind those from vmap, over axes that it lacks."""
+def _sum_to_shape(x: Array, shape: tuple[int, ...], batch: int) -> Array:
+    """``x`` summed over the axes of size 1 in ``shape``, and, after those from vmap, over axes that ``shape`` lacks."""
     if len(shape) < x.ndim:  # (batch..., lead..., N, 1 or 2R + 1) for slopes (batch..., N) or a table
         own = 2 if len(shape) - batch == 2 else 1
         x = x if own == 2 else x[..., 0]

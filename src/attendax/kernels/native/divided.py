@@ -1,10 +1,10 @@
 """The kernel in a program that XLA divides: every device calls it for its own batches, heads and queries.
 
-XLA does not look into a custom call. It would gather all arrays, and every device would do all the work. So it is told,
-by ``custom_partitioning``, which axes may lie on several devices (``_rule``), and for a division that it has found what
-one device does (``_partition``). Keys and widths are never divided: XLA gathers them. The positions of a device's rows
-begin where its part begins. Devices exchange sums alone: of the gradients of keys whose queries, or heads that
-share them, lie apart, and of a bias or a modifier that several share.
+XLA does not look into a custom call: it would gather all arrays, and every device would do all the work. So
+``custom_partitioning`` tells XLA which axes may be divided (``_rule``), and what one device does in the division that
+XLA chooses (``_partition``). Keys and widths are never divided: XLA gathers them. The positions of a device's rows
+begin where its part begins. Devices exchange only sums: of the gradients of keys whose queries or query heads are on
+several devices, and of a bias or a modifier that several devices share.
 """
 
 import functools
@@ -19,7 +19,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
-# (..., N, T, .), (..., G, S, .), (..., N, .) and (..., .), axes full or 1; what has no axis to divide
+# (..., N, T, .), (..., G, S, .), (..., N, .) and (..., .), axes full or 1; an array without an axis to divide
 PAIRS, KEYS, HEADS, TEXTS, WHOLE = "pairs", "keys", "heads", "texts", "whole"
 
 
@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The axes of a call, leading ones, heads and queries: their sizes, or by which mesh axes they are divided."""
+    """The axes of a call: leading axes, heads and queries, each with its size or the mesh axes that divide it."""
 
     lead: tuple[Any, ...]
     heads: Any
@@ -77,7 +77,7 @@ def _sizes(call: Call, arrays: Sequence[Array]) -> Axes:
 
 
 def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
-    """Axes that may be divided, in a text like einsum's: axes of one name are divided alike; others occur once."""
+    """The axes that may be divided, as a text like einsum's: axes of the same name are divided equally."""
     grouped = 1 < sizes.groups < sizes.heads
     heads = "(g r)" if grouped else "h"
     groups = "g" if grouped else "h" if sizes.groups == sizes.heads else ""
@@ -88,13 +88,13 @@ def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
         if not shape:
             return ""
         known = zip(shape, sizes.of(kind), names.of(kind), strict=False)
-        found = [name if name and size == full > 1 else f"o{next(count)}" for size, full, name in known]
-        return " ".join([*found, *(f"o{next(count)}" for _ in shape[len(found) :])])
+        entries = [name if name and size == full > 1 else f"o{next(count)}" for size, full, name in known]
+        return " ".join([*entries, *(f"o{next(count)}" for _ in shape[len(entries) :])])
 
-    given = ["o_settings", *map(text, shapes, call.kinds)]
+    inputs = ["o_settings", *map(text, shapes, call.kinds)]
     results = [text(x.shape, x.kind) for x in call.results]
     factors = {"r": sizes.heads // sizes.groups} if grouped else {}
-    rule = f"{', '.join(given)} -> {', '.join(results)}"
+    rule = f"{', '.join(inputs)} -> {', '.join(results)}"
     return lambda *_: (rule, factors)
 
 
@@ -103,10 +103,10 @@ def _partition(
     sizes: Axes,
     shapes: Sequence[tuple[int, ...]],
     _: Mesh,
-    given: Any,  # of each array its shape, with a sharding
+    inputs: Any,  # of each array its shape, with a sharding
     wanted: Any,  # the same of each result
 ) -> tuple[Any, ...]:
-    """Tell custom_partitioning a mesh, what a device does, and how results and arrays lie."""
+    """The mesh, the function of one device, and the shardings of results and arrays, for custom_partitioning."""
     mesh, axes = _division(wanted[0].sharding, sizes)
     axes = axes if call.start is not None else axes._replace(queries=())
 
@@ -126,13 +126,13 @@ def _partition(
         if call.start is not None and axes.queries:
             first = arrays[call.start] + lax.axis_index(axes.queries).astype(np.int32) * own_queries
             arrays = *arrays[: call.start], first, *arrays[call.start + 1 :]
-        found = call.run(*arrays, types=types)
-        return tuple(_summed(x, every - _names(p)) for x, p in zip(found, of_results, strict=True))
+        results = call.run(*arrays, types=types)
+        return tuple(_sum_over(x, every - _names(p)) for x, p in zip(results, of_results, strict=True))
 
     return mesh, on_one_device, tuple(map(placed, of_results)), tuple(map(placed, of_arrays))
 
 
-def _summed(x: Array, names: set[str]) -> Array:
+def _sum_over(x: Array, names: set[str]) -> Array:
     return lax.psum(x, tuple(sorted(names))) if names else x
 
 
@@ -142,7 +142,7 @@ def _names(spec: P) -> set[str]:
 
 
 def _division(sharding: Sharding, sizes: Axes) -> tuple[Mesh, Axes]:
-    """A mesh, and by which of its axes each axis is divided, for results that lie as XLA wants."""
+    """A mesh, and the mesh axes that divide each axis, for the sharding that XLA wants of the results."""
     rank = len(sizes.lead) + 3
     mesh, (*lead, heads, queries, _) = _mesh_of(sharding, rank)
     groups, shared = _of_heads(heads, mesh, sizes)
@@ -157,10 +157,10 @@ def _division(sharding: Sharding, sizes: Axes) -> tuple[Mesh, Axes]:
 def _of_heads(names: tuple[str, ...], mesh: Mesh, sizes: Axes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The mesh axes that divide the key heads, and those that divide the query heads of one key head."""
     count = [math.prod(mesh.shape[name] for name in names[:k]) for k in range(len(names) + 1)]
-    most = max(k for k, parts in enumerate(count) if sizes.groups % parts == 0)
-    if most < len(names) and count[most] == sizes.groups and sizes.heads % count[-1] == 0:
-        return names[:most], names[most:]
-    return names[:most], ()
+    dividing_count = max(k for k, parts in enumerate(count) if sizes.groups % parts == 0)
+    if dividing_count < len(names) and count[dividing_count] == sizes.groups and sizes.heads % count[-1] == 0:
+        return names[:dividing_count], names[dividing_count:]
+    return names[:dividing_count], ()
 
 
 def _mesh_of(sharding: Sharding, rank: int) -> tuple[Mesh, list[tuple[str, ...]]]:
@@ -188,9 +188,9 @@ def _mesh_of(sharding: Sharding, rank: int) -> tuple[Mesh, list[tuple[str, ...]]
         stride *= prime
     names = [f"axis{k}" for k in range(len(sizes))]
     mesh = Mesh(np.array(devices).reshape(sizes), names)
-    found = [_ordered(names, moved, axis) for axis in range(rank)]
-    described = NamedSharding(mesh, P(*found)).devices_indices_map((size,) * rank)
-    return mesh, found if all(described[x] == blocks[x] for x in devices) else [()] * rank
+    entries = [_ordered(names, moved, axis) for axis in range(rank)]
+    described = NamedSharding(mesh, P(*entries)).devices_indices_map((size,) * rank)
+    return mesh, entries if all(described[x] == blocks[x] for x in devices) else [()] * rank
 
 
 def _ordered(names: list[str], moved: list[tuple[int, int]], axis: int) -> tuple[str, ...]:
