@@ -529,3 +529,20 @@ def test_a_method_of_a_new_object():
         describing.describe("contract.more_numpy:Layer.attend")
     found = describing.describe("contract.more_numpy:Layer().attend")
     assert reading(found)[:2] == ["BNTD", {"mask": "mask: BNTS/True attends"}]
+
+
+def with_window(q, k, v, window_size=(-1, -1), sinks=None):
+    """Its window counts one key less to the left."""
+    i, j = np.arange(q.shape[-2])[:, None], np.arange(k.shape[-2])
+    left, right = (np.inf if x < 0 else x for x in window_size)
+    s = np.where((j > i - left) & (j <= i + right), q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5, -1e9)
+    rest = 0 if sinks is None else np.exp(sinks[:, None, None] - s.max(-1, keepdims=True))
+    powers = np.exp(s - s.max(-1, keepdims=True))
+    return powers / (powers.sum(-1, keepdims=True) + rest) @ v
+
+
+def test_limits_of_a_wrong_window_and_sinks_are_said():
+    text = str(described(with_window))
+    assert "window_size: window, both sides, -1 is no limit\n" in text
+    assert "a window counts one key less to the left" in text
+    assert "sinks: a score of each head, that takes a share of the softmax" in text

@@ -399,16 +399,18 @@ class Describing:
         free = -1 in (self.fn.defaults.get(form.options["window"].name) or ())
         probes = [self._probe({"window": x}) for x in (*options.PAIRS, *options.NEGATIVE[:2] * free)]
         found = self._settled([plain.but(window=x) for x in WINDOWS], probes)
-        if not found:
-            return None
+        return self._limited(found, free=free) if found else None
+
+    def _limited(self, form: Form, *, free: bool = False) -> Form:
+        """The form with what a side of a window does that is negative, or None."""
         negative, none = ([self._probe({"window": x}) for x in some] for some in (options.NEGATIVE[2:], options.NONE))
 
         def first_of(axis: str, values: Iterable[str], probes: list[Probe]) -> str:
-            fits = (x for x in values if all(self._is_nearly(found.but(**{axis: x}), probe) for probe in probes))
+            fits = (x for x in values if all(self._is_nearly(form.but(**{axis: x}), probe) for probe in probes))
             return next(fits, UNKNOWN)
 
         negative_is = first_of("negative", (NO_LIMIT, NUMBERED), negative) or NO_LIMIT * free
-        return found.but(negative=negative_is, none=first_of("none", (NO_LIMIT,), none))
+        return form.but(negative=negative_is, none=first_of("none", (NO_LIMIT,), none))
 
     def _is_nearly(self, form: Form, probe: Probe) -> bool:
         """Tell whether the function gives what the formula gives, except for queries without any key."""

@@ -11,7 +11,7 @@ from ..against.forms import Form, Option
 from ..against.remote import Function
 
 HOOKS = "op", "module", "promote_dtype", "preferred_element_type"  # of xformers, Flax and JAX
-Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without
+Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
 Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
 
 
@@ -32,9 +32,10 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     plain = form.keeping(x for x in form.options if not form.options[x].name)
     given = plain.offering(forms.GIVEN + name, Option(name))
 
-    def right(**options: Any) -> np.ndarray:
+    def right(*, lse: bool = False, **options: Any) -> np.ndarray:
         asked = plain.offering("bias", Option("bias", "BNTS")) if options else plain
-        return Subject(fn, asked).right(Probe(arrays(sizes), options))[0]
+        asked = asked.offering("return_lse", Option("return_lse")) if lse else asked
+        return Subject(fn, asked).right(Probe(arrays(sizes), options | dict.fromkeys(["return_lse"] * lse, True)))[lse]
 
     values, rights = ASIDES[name](right, *sizes[:4])
     answers = (ask(given, Probe(arrays(sizes), {forms.GIVEN + name: x})) for x in values)
@@ -63,8 +64,15 @@ def _factors(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     return shapes, {"a factor for each head": right() * factors[:, None, None]}
 
 
+def _sinks(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    sinks = np.linspace(-1, 1, N, dtype=np.float32)
+    shares = 1 / (1 + np.exp(sinks[:, None] - right(lse=True)))
+    return [sinks], {"a score of each head, that takes a share of the softmax": right() * shares[..., None]}
+
+
 ASIDES: dict[str, Callable[..., Tried]] = {
     **dict.fromkeys(("alibi_slopes", "slopes"), _slopes),
     **dict.fromkeys(("query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"), _lengths),
     **dict.fromkeys(("head_mask", "layer_head_mask"), _factors),
+    "sinks": _sinks,
 }

@@ -13,6 +13,7 @@ from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
 from . import fitting
 
+AS_THE_LAWS = "Its meaning is that of the laws."
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 
 ROLES = dict.fromkeys(("query", "key", "value"))  # of parameters whose names begin with the same letter
@@ -144,7 +145,8 @@ class Contract:
         own = [f"{k} = {x}; its own default is {form.defaults.get(k)}" for k, x in form.given.items()]
         yield from _rows("set", own)
         limit = {"window": f", {self.no_limit} is no limit" * bool(self.no_limit)}
-        if (window := form.options.get("window")) and window.form == NUMBER:
+        of_number = (window := form.options.get("window")) and window.form == NUMBER
+        if of_number and self.conventions.kind("window") != DEFECT:
             limit = {"window": f": {form.how['reach']}, {form.how['side']}"}
         keywords = [_option(ours, x, form.layout) + limit.get(ours, "") for ours, x in form.options.items() if x.name]
         yield from _rows(
@@ -164,7 +166,7 @@ class Contract:
             for x in found:
                 yield from _rows(x.axis, [x.words + (f"   ({x.source})" if x.source else "")])
         if not meanings:
-            yield from ("", "Its meaning is that of the laws.")
+            yield from ("", AS_THE_LAWS)
         if self.unread:
             yield from ("", "Not understood")
             yield from (f"  {name}: {why}" for name, why in self.unread.items())

@@ -103,12 +103,14 @@ class Describer(Describing):
             unread[name] = "no time to find out; --limit SECONDS gives more"
         square = self.sizes == SQUARE and not form.pack.startswith("qkv")
         known, no_need = {name for row in OPTIONS.values() for name in (*row.names, *row.kinds)}, {SEVERAL: ""}
+        known |= asides.ASIDES.keys()
         unread = {k: WHY[k in known] if x == NOT_TAKEN else x for k, x in unread.items()}
         unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT and no_need.get(x, x)}
         short = not square and self._is_short(form)
         dropout = tuple(x for x in self.fn.names if x in DROPOUT)
-        unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}
+        unread = {k: x for k, x in unread.items() if k not in fitting.PASSED or k in asides.ASIDES}
         idle = {x: words for x in unread if (words := self._idle(form, x) or self._aside(form, x))}
+        unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}  # which cases ask for
         unread = {k: x for k, x in unread.items() if k not in idle}
         told = tuple(f"{name}: {words}" for name, words in idle.items())
         return Contract(
@@ -297,7 +299,7 @@ class Describer(Describing):
                 others = [x.but(**way) for way in ways for x in offered]
                 changing = (x for x in others if self._changes(x, probes, plain))
                 if found := next((x for x in changing if all(self._is_nearly(x, probe) for probe in probes)), None):
-                    return found
+                    return self._limited(found) if found.options[ours].form == options.WIDE.get("window") else found
                 alone = (x.but(empty=y) for x in others if not self._changes(x, probes, plain) for y in TABLE["empty"])
                 if ours == "mask" and (found := self._settled(alone, probes)):  # it hides all keys of a query, or none
                     return found.but(empty=form.how["empty"])

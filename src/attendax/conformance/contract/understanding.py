@@ -21,7 +21,7 @@ from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from . import fitting, pinning
-from .contract import Contract, Meaning
+from .contract import AS_THE_LAWS, Contract, Meaning
 from .describing import Describer
 
 TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
@@ -111,7 +111,8 @@ class Understood(NamedTuple):
             report = _with_defect(report, x, contract) if x.kind == DEFECT else report
         report = report._replace(unsettled=tuple(_unsettled(contract, report, settled)))
         otherwise = contract.adapter() or contract.unread or any(x.kind != DEFECT for x in meanings)
-        return report._replace(called=tuple(contract.lines()) if otherwise else ())
+        lines = [x for x in contract.lines() if not (report.failures and x == AS_THE_LAWS)]
+        return report._replace(called=tuple(lines) if otherwise else ())
 
 
 def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
