@@ -63,7 +63,7 @@ def lacks(form: Form) -> dict[str, str]:
     found |= dict.fromkeys(["empty arrays"] * (form.layout == VARLEN), "a packed sequence has tokens")
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
-    found |= dict.fromkeys(["grouped heads", "V != D"] * form.pack.startswith("qkv"), said)
+    found |= dict.fromkeys(["grouped heads", "V != D", "T != S"] * form.pack.startswith("qkv"), said)
     return found | dict.fromkeys(["V != D"] * form.pack.startswith("kv"), said)
 
 
