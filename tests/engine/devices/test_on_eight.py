@@ -1,8 +1,6 @@
 """The tests in ``on_eight``, in a process that has eight devices; all other tests keep their one device."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,18 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from attendax import attention, masks, sharding
-from places import ROOT, TESTS
+from eight_devices import FOLDER, run
 
-FOLDER = TESTS / "engine" / "devices" / "on_eight"
 SLOW = [path for path in sorted(FOLDER.glob("test_*.py")) if re.search(r"mark\.(slow|sample)", path.read_text("utf-8"))]
-
-
-def run(path, which):
-    options = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=", "-m", which]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    command = [sys.executable, "-m", "pytest", *options, str(path)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 def test_on_eight_devices():

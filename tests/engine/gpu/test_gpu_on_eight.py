@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from devices.test_on_eight import FOLDER, run
+from eight_devices import FOLDER, run
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed; .ci/gpu has it")
