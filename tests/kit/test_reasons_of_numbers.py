@@ -196,6 +196,18 @@ def test_large_numbers_are_no_size(measured):
     assert where_wrong(attend, named("logits to 100")) == ""
 
 
+def test_chance_is_no_size():
+    """By the sum of the values each draw is wrong or right: of one draw alone there is a largest size that is right."""
+
+    def attend(query, key, value):
+        is_odd = int(abs(value.astype(np.float64)).sum() * 1000) % 2
+        return right_attention.attend(query, key, value) * np.float32(1.5 if is_odd else 1)
+
+    case = named("logits to 100")
+    found = [where_wrong(attend, case._replace(sizes=case.sizes | {"S": S})) for S in range(40, 56)]
+    assert sum(map(bool, found)) <= 1, found
+
+
 @pytest.mark.parametrize("name", ["logits to 100", "neither batch nor heads", "grouped heads"])
 def test_a_size_is_told_whatever_the_numbers(name):
     def change(out, S):

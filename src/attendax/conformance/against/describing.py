@@ -211,11 +211,13 @@ class Describing:
 
         def agrees(form: Form, probe: Probe) -> bool:
             found = self.answer(form, probe)
-            if not found or found[0].shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1]):
-                return False
-            return distance(found, self._right(form, probe)) <= self._tolerance(probe)
+            return self._is_result(found, probe) and distance(found, self._right(form, probe)) <= self._tolerance(probe)
 
         return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
+
+    def _is_result(self, found: Answer, probe: Probe) -> bool:
+        """Tell whether an answer has the shape of a result."""
+        return bool(found) and found[0].shape == (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1])
 
     def _right(self, form: Form, probe: Probe) -> Answer:
         """Right results by the conventions of a form, whatever its layout: they are computed once."""
@@ -262,7 +264,7 @@ class Describing:
                 return found
             if found := self._roughly(sizes):
                 return found
-            for layout in (x for x in layouts if self.takes(x, probe) and self.answer(x, probe)):
+            for layout in (x for x in layouts if self.takes(x, probe) and self._is_result(self.answer(x, probe), probe)):
                 probes = [probe, *(x for x in examples.cases(layout, self.sizes) if self.answer(layout, x))]
                 wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
                 if not any(x[0].any() for x in filter(None, (self.answer(layout, x) for x in wide))):  # nor from zeros

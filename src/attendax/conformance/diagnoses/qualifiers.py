@@ -22,7 +22,7 @@ from .hypothesis import GRADIENT
 
 NEVER_SAID = {"scale", "return_lse", "dropout_rng"}  # options of which nothing is said
 NO_OPTIONS = rf"{ZEROS}|is all zeros| times what is right"  # in names that no options are added to
-DRAWS, STEP = 2, 104729  # of the numbers of a call that has to pass, and what lies between their seeds
+DRAWS = 2  # of the numbers of a call that has to pass
 CLEARLY = 0.5  # of the error over the allowed one: a call passes that has at most so much of what the wrong one has
 FORWARDS, SPARE = 3, 5.0  # calls of a cause of gradients whose results are looked at; seconds for one if none is left
 DERIVED = {*GRADIENT, GRADIENT_HELD, "jvp", "second"}  # directions whose forward is the same call
@@ -150,7 +150,7 @@ def passes(implementation: Implementation, case: Case, wrong: Outcome, how: How)
         if by_running.is_late():
             return False
         try:
-            finding = find(implementation, case, how._replace(seed=how.seed + draw * STEP))[0]
+            finding = find(implementation, case, how._replace(seed=how.seed + draw * by_running.SEED_STEP))[0]
         except (IndexError, ValueError, KeyError):  # such a call makes no sense
             return False
         found = Outcome(case, finding, 0.0, "")
