@@ -264,7 +264,8 @@ class Describing:
                 return found
             if found := self._roughly(sizes):
                 return found
-            for layout in (x for x in layouts if self.takes(x, probe) and self._is_result(self.answer(x, probe), probe)):
+            right_shaped = (x for x in layouts if self._is_result(self.answer(x, probe), probe))
+            for layout in (x for x in right_shaped if self.takes(x, probe)):
                 probes = [probe, *(x for x in examples.cases(layout, self.sizes) if self.answer(layout, x))]
                 wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
                 if not any(x[0].any() for x in filter(None, (self.answer(layout, x) for x in wide))):  # nor from zeros

@@ -188,7 +188,7 @@ class Keywords:
     def _as_theirs(self, name: str, x: str = "") -> str:
         """The value of an option of ``a``, or another one, as ``b`` takes it, which may count a window otherwise."""
         mine, theirs = self.a.options.get(name), self.b.options[name].form
-        if self.loops and name in ("mask", "bias"):
+        if self.loops and name in ("mask", "bias") and not theirs.startswith("BS/"):
             theirs = "/".join(["BNTS", *theirs.split("/")[1:]])
         one, other = (REACH[form.how["reach"]] if name == "window" else "" for form in (self.a, self.b))
         if mine and not x:

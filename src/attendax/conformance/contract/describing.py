@@ -183,10 +183,14 @@ class Describer(Describing):
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword; with arrays of one head if a mask or lengths mean nothing beside several."""
-        found = super()._offered(form, name)
-        if found or form.layout not in ("BNTD", "NTD") or not {"mask", "key_lengths"} & {*options.named(name)}:
-            return found
-        return super()._offered(dataclasses.replace(form, layout="BTD", grouped=False), name)
+        found, flat = super()._offered(form, name), self._of_one_head(form, options.named(name))
+        return found or (super()._offered(flat, name) if flat else None)
+
+    def _of_one_head(self, form: Form, kinds: Iterable[str]) -> Form | None:
+        """The form with arrays of one head, in which a mask or lengths may have another meaning."""
+        if form.layout not in ("BNTD", "NTD") or not {"mask", "key_lengths"} & {*kinds}:
+            return None
+        return dataclasses.replace(form, layout="BTD", grouped=False)
 
     def _refused(self, failed: Failed) -> str:
         """Say why there is nothing to describe, and the next step."""
@@ -281,7 +285,10 @@ class Describer(Describing):
         return bool(found) and distance(found[:1], right[:1]) <= TOLERANCE
 
     def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
-        """The form in which an option has a value that is nobody's convention."""
+        """The form in which an option has a value that is nobody's convention, unless it has one of one head."""
+        flat = self._of_one_head(form, kinds)
+        if flat and (found := next(filter(None, (self._read(flat, name, ours) for ours in kinds)), None)):
+            return found
         for ours in kinds:
             axes, known = {"mask": ("mask", "fill")}.get(ours, (AXIS[ours],)), OPTIONS[ours].axes
             ways = [{x: y} for x in axes for y in TABLE.get(x, ()) if y not in (*known.get(x, ()), IGNORED)]

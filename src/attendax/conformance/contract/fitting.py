@@ -89,7 +89,7 @@ def _is_by_mask(ours: str, options: Mapping[str, Option], form: Form) -> bool:
     """Tell whether a mask tells an option."""
     if ours == "is_causal":
         return bool(form.word) or ours in options
-    return "mask" in options and options["mask"].form.startswith("BS/") and {*"BN"} <= {*form.layout}
+    return "mask" in options and options["mask"].form.startswith("BS/") and "B" in form.layout
 
 
 def _when(condition: str, *lines: str) -> list[str]:
@@ -127,7 +127,8 @@ def _masks(options: Mapping[str, Option], form: Form, made: Adapter) -> list[str
         lines += _when("key_lengths is not None", of_keys, "mask = of_keys if mask is None else mask & of_keys")
     for name, option in (("mask", mask), ("bias", bias)):
         if option:
-            rank = "BNTS" if made.loops else option.form.partition("/")[0]
+            own = option.form.partition("/")[0]
+            rank = "BNTS" if made.loops and own != "BS" else own
             lines += _when(f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops)))
     if mask and bias and mask.name == bias.name:
         both = f"mask, bias = None, bias + {made.cast(f'({MEANINGS[ADDED][0]})'.format(x='mask'), 'query.dtype')}"
