@@ -1,5 +1,6 @@
-"""The run on a GPU: kit, speed, tiles of other sizes, the CPU's cores; in one process, in under eight minutes.
+"""The run on a GPU: our kernels, kit, speed, tiles of other sizes, the CPU's cores; in one process, in eight minutes.
 
+First 60 calls of the kernels of Triton, with their bits; if one is wrong nothing is timed. Then their candidates.
 ``bench --device gpu``, or this file; ``--tiny`` tries it at tiny sizes on whatever device JAX has. Whatever
 fails is a line in the result, and the rest goes on. Findings are written after every step. When the time is up,
 a step that still runs is named and the process ends: no compilation can keep it.
@@ -28,10 +29,11 @@ FAILED, HARD_STOP, OUTPUT = 1, 3, "gpu-results"
 class Settings(NamedTuple):
     """The amount that is run: shares of the time in seconds, sizes, rounds."""
 
-    kit_s: float = 130.0
-    speed_s: float = 180.0
-    tiles_s: float = 60.0
-    cores_s: float = 75.0
+    kernels_s: float = 130.0
+    kit_s: float = 60.0
+    speed_s: float = 150.0
+    tiles_s: float = 45.0
+    cores_s: float = 60.0
     limit_s: float = LIMIT_S
     rounds: int = 7
     budget_s: float = 2.0  # of the rounds of a case
@@ -41,7 +43,7 @@ class Settings(NamedTuple):
 
 
 FULL = Settings()
-TINY = Settings(60.0, 240.0, 60.0, 150.0, rounds=2, budget_s=0.5, peak_size=256, tiny=True, only=("L5",))
+TINY = Settings(60.0, 60.0, 240.0, 60.0, 150.0, rounds=2, budget_s=0.5, peak_size=256, tiny=True, only=("L5",))
 
 
 class Run:
@@ -52,6 +54,8 @@ class Run:
         self.lock = threading.Lock()
         self.found: dict[str, Any] = {
             "about": {},
+            "checks": [],
+            "candidates": [],
             "kit": [],
             "speed": [],
             "tiles": [],
@@ -113,7 +117,12 @@ def main(output: str | None = None, settings: Settings = FULL) -> int:
     watch.start()
     try:
         run.attempt("the device", lambda: gpu_steps.about(run))
-        kit_end = settings.kit_s
+        run.attempt("the kernels", lambda: gpu_steps.kernels(run))
+        if are_wrong(run.found):
+            run.leave_out("everything else: the kernels are not right, so nothing is timed")
+            return FAILED
+        run.attempt("candidates of tiles", lambda: gpu_steps.candidates(run, settings.kernels_s))
+        kit_end = settings.kernels_s + settings.kit_s
         run.attempt("the kit", lambda: gpu_steps.kit(run, kit_end))
         speed_end = kit_end + settings.speed_s
         run.attempt("speed", lambda: gpu_steps.speed(run, speed_end))
@@ -122,7 +131,7 @@ def main(output: str | None = None, settings: Settings = FULL) -> int:
     finally:
         watch.cancel()
         run.attempt("the report", run.report)
-    print((folder / "gpu.md").read_text(encoding="utf-8") if (folder / "gpu.md").exists() else "no report")
+        print((folder / "gpu.md").read_text(encoding="utf-8") if (folder / "gpu.md").exists() else "no report")
     return FAILED if is_wrong(run.found) else 0
 
 
@@ -135,10 +144,17 @@ def hard_stop(run: Run) -> None:
         os._exit(HARD_STOP)
 
 
+def are_wrong(found: dict[str, Any]) -> bool:
+    """Tell whether a call of the kernels gave a wrong number or other bits."""
+    return any(record["status"] == "wrong" for record in found.get("checks", ()))
+
+
 def is_wrong(found: dict[str, Any]) -> bool:
     """Tell whether attendax gave a wrong result anywhere."""
-    return any(one["faults"] for one in found["kit"]) or any(
-        r["status"] == "wrong" and r["contestant"].startswith("attendax") for r in found["speed"]
+    return (
+        are_wrong(found)
+        or any(one["faults"] for one in found["kit"])
+        or any(r["status"] == "wrong" and r["contestant"].startswith("attendax") for r in found["speed"])
     )
 
 

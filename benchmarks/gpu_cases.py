@@ -23,14 +23,16 @@ SHAPES = {
     "padding-4k": Shape(2, 64, 8, 4096, 4096, 128, False, f"{HEADS}; texts of a quarter to all", "padding"),
     "segments-8k": Shape(2, 64, 8, 8192, 8192, 128, True, f"{HEADS}; four texts in each row", "segments"),
     "softcap-4k": Shape(2, 64, 8, 4096, 4096, 128, True, f"{HEADS}; scores capped as by Gemma 2", "softcap"),
+    "bias-2k": Shape(2, 64, 8, 2048, 2048, 128, True, f"{HEADS}; a bias for each head, with its gradient", "bias"),
 }
 FIRST = (  # should the time be up: the ones that matter most
     "causal-8k", "full-8k", "softcap-4k", "padding-4k", "causal-2k", "left-window-8k", "d64-causal-8k", "segments-8k",
+    "bias-2k",
 )  # fmt: skip
 TINY = {
     name: shape._replace(B=2, N=4, G=2, T=24, S=24, D=8)
     for name, shape in SHAPES.items()
-    if name in ("full-8k", "causal-8k", "padding-4k", "left-window-8k", "segments-8k", "softcap-4k")
+    if name in ("full-8k", "causal-8k", "padding-4k", "left-window-8k", "segments-8k", "softcap-4k", "bias-2k")
 }
 MOST_SCORES = 2**27  # in a chunk of the judge
 
@@ -40,7 +42,7 @@ class DeviceCase(Case):
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
         B, N, G, T, S, D = self.shape[:6]
-        sizes = [(B, N, T, D), (B, G, S, D), (B, G, S, D)]
+        sizes = [(B, N, T, D), (B, G, S, D), (B, G, S, D)] + [(1, N, T, S)] * (self.shape.variant == "bias")
         keys = jax.random.split(jax.random.key(seed), len(sizes))
         return tuple(jax.random.normal(key, size, self.dtype) for key, size in zip(keys, sizes, strict=True))
 
@@ -95,24 +97,28 @@ class DeviceJudge:
             worst = float(np.maximum(worst, off))
         return worst
 
-    def _by_definition(self, query: Any, key: Any, value: Any, cotangent: Any) -> Any:
+    def _by_definition(self, query: Any, key: Any, value: Any, *rest: Any) -> Any:
+        *bias, cotangent = rest
         T, S, D = query.shape[-2], *key.shape[-2:]
         most = max(1, MOST_SCORES // (self.group * S))
         rows = max(n for n in range(1, T + 1) if T % n == 0 and n <= most)
         low, high = (jnp.asarray(x[-1]).reshape(-1, rows, 1) for x in self.case.ends)
+        added = jnp.zeros((len(low), 1, 1, 1), jnp.float32)
+        if bias:
+            added = bias[0][0].reshape(self.group, -1, rows, S).swapaxes(0, 1)
 
         @jax.checkpoint
-        def chunk(query, low, high, key, value):
+        def chunk(query, low, high, bias, key, value):
             scores = jnp.einsum("hid,jd->hij", query, key, precision="highest") / math.sqrt(D)
             if self.case.shape.variant == "softcap":
                 scores = CAP * jnp.tanh(scores / CAP)
-            j = jnp.arange(S)[None]
+            scores, j = scores + bias, jnp.arange(S)[None]
             weights = jax.nn.softmax(jnp.where(((j >= low) & (j < high))[None], scores, -jnp.inf), axis=-1)
             return jnp.einsum("hij,jd->hid", weights, value, precision="highest")
 
         def attend(query, key, value):
             chunks = query[0].reshape(self.group, -1, rows, D).swapaxes(0, 1)
-            outs = lax.map(lambda one: chunk(*one, key[0, 0], value[0, 0]), (chunks, low, high))
+            outs = lax.map(lambda one: chunk(*one, key[0, 0], value[0, 0]), (chunks, low, high, added))
             return outs.swapaxes(0, 1).reshape(1, self.group, T, -1)
 
         out, pull = jax.vjp(attend, query, key, value)

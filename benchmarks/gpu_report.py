@@ -18,6 +18,16 @@ def markdown(found: dict[str, Any]) -> str:
         parts.append("**Not a GPU**: this run only shows that the program works.\n")
     if found["left_out"]:
         parts.append("Left out, or failed:\n\n" + "".join(f"- {what}\n" for what in found["left_out"]))
+    if found.get("checks"):
+        right = sum(record["status"] == "right" for record in found["checks"])
+        parts.append(f"## The kernels of Triton\n\n{right} of {len(found['checks'])} calls are right, bits and all.\n")
+        parts += [
+            f"- {r['call']}, {r['dtype']}, widths {r['widths']}: {fault}\n"
+            for r in found["checks"] for fault in r["faults"]
+        ]  # fmt: skip
+    if found.get("candidates"):
+        parts.append("Milliseconds of a causal call of 8,192 tokens in other tiles:\n")
+        parts.append(table(("kernel", "width", "queries, keys, warps, stages", "ms"), candidates(found["candidates"])))
     parts.append("## The kit, bfloat16\n\nProducts of float32 at full precision (no TF32).\n")
     rows = [[k["backend"], f"{k['judged']} of {k['of']}", counts(k), str(len(k["faults"]))] for k in found["kit"]]
     parts.append(table(("backend", "cases", "verdicts", "faults"), rows))
@@ -35,6 +45,16 @@ def markdown(found: dict[str, Any]) -> str:
     if found["cores"].get("records"):
         parts.append(cores.markdown(found["cores"]))
     return "\n".join(parts)
+
+
+def candidates(records: list[dict[str, Any]]) -> list[list[str]]:
+    """A row for each candidate, with the time of its forward, or of forward and gradient."""
+    return [
+        [f"{r['kernel']}, {TITLES[r['measure']]}", str(r["width"]),
+         ", ".join(map(str, r["tiles"])) + (" (default)" if r["default"] else ""),
+         f"{1e3 * median(r['seconds']):.3g}" if r["status"] == "timed" else f"{r['status']}: {r['reason']}"]
+        for r in records
+    ]  # fmt: skip
 
 
 def tiles(records: list[dict[str, Any]]) -> list[list[str]]:

@@ -17,7 +17,9 @@ from unittest import mock
 
 import jax
 
+import gpu_candidates
 import gpu_cases
+import gpu_checks
 import harness
 import machine
 import program
@@ -26,6 +28,7 @@ from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
 from attendax.conformance.report.outcomes import Outcomes
 from attendax.kernels.blockwise import partition
+from attendax.kernels.gpu import compiled
 from attendax.kernels.operands import Limits, Plan
 from contestants import PEERS
 from harness import Contestant, threads
@@ -62,6 +65,55 @@ def about(run: Any) -> None:
     }
     if found["device_bytes"]:
         program.MOST_BYTES = int(0.7 * found["device_bytes"])
+
+
+def kernels(run: Any) -> None:
+    """Judge 60 calls of the kernels of Triton, if they can run here. Each record is written as soon as it is there."""
+    if not compiled.package().folder.name:  # not installed: those that build.py made in this clone
+        sys.path.append(str(HERE.parent / "gpu"))
+        compiled.package.cache_clear()
+    if reason := compiled.why_not():
+        run.leave_out(f"the kernels of Triton: {reason}")
+        return
+
+    def keep(record: dict[str, Any]) -> None:
+        run.found["checks"].append(record)
+        run.write()
+
+    gpu_checks.run_all(list(gpu_checks.checks()), threads(), keep)
+
+
+def candidates(run: Any, until: float) -> None:
+    """Time the kernels in tiles of other sizes, which ``gpu_candidates.py`` has compiled; the wider heads first."""
+    every = list(gpu_candidates.candidates(compiled.target())) if run.found["checks"] else []
+    if not any(map(gpu_candidates.has, every)):
+        run.leave_out("candidates of tiles: none is compiled for this GPU (python benchmarks/gpu_candidates.py)")
+        return
+    judges = {width: gpu_cases.DeviceJudge(of_width(width)) for width in (128, 64)}
+    for one in every:
+        what = f"tiles {tuple(one.tiles)} of {one.kernel}, width {one.width}"
+        if run.left(until) <= 0 or not gpu_candidates.has(one):
+            run.leave_out(f"{what}: {'no time' if run.left(until) <= 0 else 'not compiled'}")
+            continue
+        run.attempt(what, lambda one=one: one_candidate(run, one, judges[one.width]))
+
+
+def of_width(width: int) -> Any:
+    """The causal case whose heads are so wide."""
+    name = {128: "causal-8k", 64: "d64-causal-8k"}[width]
+    return gpu_cases.DeviceCase(name, gpu_cases.SHAPES[name], gpu_candidates.DTYPE)
+
+
+def one_candidate(run: Any, one: Any, right: Any) -> None:
+    """Time one, forward or with the gradient, where its results are right."""
+    measure = MEASURES[one.kernel != "forward"]
+    record: dict[str, Any] = {"kernel": one.kernel, "width": one.width, "tiles": list(one.tiles), "measure": measure}
+    record |= {"default": one.is_default, "status": "timed"}
+    with gpu_candidates.in_place(one):
+        built = PEERS["attendax-triton"].build(right.case, measure)
+    if is_right(record, built, right):
+        record |= one_timed(run, built)
+    run.found["candidates"].append(record)
 
 
 def kit(run: Any, until: float) -> None:

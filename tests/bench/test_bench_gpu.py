@@ -9,6 +9,7 @@ import pytest
 
 from attendax import cli, spec
 from attendax.conformance import Finding, Verdict
+from attendax.kernels.gpu import build, compiled, launches
 from places import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -16,6 +17,7 @@ sys.path.insert(0, str(FOLDER))
 
 import contestants  # noqa: E402
 import gpu  # noqa: E402
+import gpu_candidates  # noqa: E402
 import gpu_cases  # noqa: E402
 import gpu_report  # noqa: E402
 import gpu_steps  # noqa: E402
@@ -34,6 +36,7 @@ KINDS = {
     "padding": SMALL._replace(variant="padding"),
     "segments": SMALL._replace(variant="segments", causal=True),
     "softcap": SMALL._replace(variant="softcap", causal=True),
+    "bias": SMALL._replace(variant="bias", causal=True),
 }
 
 
@@ -57,14 +60,14 @@ def test_pairs_are_counted_without_the_mask(kind):
 
 def right(case):
     """out and the gradients, by the specification."""
-    arrays = [np.asarray(x, np.float64) for x in case.arrays]
-    options = {"mask": case.mask, "score_mod": case.score_mod}
+    *arrays, bias = [*(np.asarray(x, np.float64) for x in case.arrays), None][:4]
+    options = {"mask": case.mask, "score_mod": case.score_mod, "bias": bias}
     grads = spec.attention_backward(np.asarray(case.cotangent, np.float64), *arrays, **options)
     return [spec.attention(*arrays, **options), *grads[:3]]
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", ["left window", "padding", "segments", "softcap"])
+@pytest.mark.parametrize("kind", ["left window", "padding", "segments", "softcap", "bias"])
 def test_the_judge_is_the_specification(kind, monkeypatch):
     """Of two chunks; and it sees a number that is off, and a NaN."""
     monkeypatch.setattr(gpu_cases, "MOST_SCORES", 2 * 12 * 24)
@@ -159,9 +162,29 @@ class TestRun:
         monkeypatch.setattr(gpu_steps, "kit", lambda run, until: run.found["kit"].append({"backend": "x"}))
         monkeypatch.setattr(gpu_report, "markdown", lambda found: "")
         monkeypatch.setattr(gpu, "is_wrong", lambda found: True)
-        status, found, _ = run(kit_s=0.0, speed_s=0.0)
+        status, found, _ = run(kernels_s=0.0, kit_s=0.0, speed_s=0.0)
         assert status == gpu.FAILED
         assert "speed, causal: no time" in found["left_out"]
+
+    def test_nothing_is_timed_where_a_kernel_is_wrong(self, run, monkeypatch):
+        record = {"call": "a window", "dtype": "float16", "widths": [64, 64], "status": "wrong", "faults": ["out: off"]}
+        monkeypatch.setattr(gpu_steps, "kernels", lambda run: run.found["checks"].append(record))
+        status, found, folder = run()
+        assert status == gpu.FAILED
+        assert (found["candidates"], found["speed"], found["kit"]) == ([], [], [])
+        written = (folder / "gpu.md").read_text(encoding="utf-8")
+        assert "0 of 1 calls are right, bits and all." in written
+        assert "- a window, float16, widths [64, 64]: out: off\n" in written
+        assert "- everything else: the kernels are not right, so nothing is timed\n" in written
+
+    def test_candidates_are_a_table(self):
+        record = {"kernel": "forward", "width": 64, "tiles": [128, 64, 4, 3], "measure": "forward", "default": True}
+        wrong = record | {"status": "wrong", "reason": "wrong by 1e+00", "default": False}
+        rows = gpu_report.candidates([record | {"status": "timed", "seconds": [0.002]}, wrong])
+        assert rows == [
+            ["forward, forward", "64", "128, 64, 4, 3 (default)", "2"],
+            ["forward, forward", "64", "128, 64, 4, 3", "wrong: wrong by 1e+00"],
+        ]
 
     def test_wrong_results_of_ours(self):
         ours, other = ({"contestant": name, "status": "wrong"} for name in ("attendax-cudnn", "jax.nn"))
@@ -177,6 +200,37 @@ class TestRun:
         gpu.hard_stop(run)
         assert ended == [gpu.HARD_STOP]
         assert "the time was up in: speed, full-8k" in (tmp_path / "gpu.md").read_text(encoding="utf-8")
+
+
+class TestCandidates:
+    """Each is a target of its own, whose tiles are those of the real one but for one kernel."""
+
+    def test_those_of_a_target(self):
+        every = list(gpu_candidates.candidates("sm_90"))
+        assert len({one.name for one in every}) == len(every) == 32
+        defaults = [(one.kernel, one.width) for one in every if one.is_default]
+        assert len(set(defaults)) == len(defaults) == 6
+        for one in every:
+            other = [kernel for kernel in one.table if one.table[kernel] != launches.TILES["sm_90", 2][kernel]]
+            assert other == ([] if one.is_default else [one.kernel])
+            assert {launch.tiles for launch in one.every_launch() if launch.kernel == one.kernel} == {one.tiles}
+
+    def test_a_call_takes_its_tiles(self, monkeypatch, tmp_path):
+        one = next(gpu_candidates.candidates("sm_90"))
+        monkeypatch.setattr(gpu_candidates, "FOLDER", tmp_path)
+        assert not gpu_candidates.has(one)
+        folder = tmp_path / gpu_candidates.PACKAGE
+        kernels = {f"{one.name}/{launch.name}": {} for launch in one.every_launch()}
+        for name in kernels:
+            path = folder / f"{name}.cubin"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+        build.write_index(folder, kernels)
+        assert gpu_candidates.has(one)
+        with gpu_candidates.in_place(one):
+            assert compiled.target() == "sm_90-0"
+            assert compiled.package().folder == folder
+        assert compiled.package().folder != folder
 
 
 def test_laws_come_in_turn():

@@ -21,7 +21,7 @@ def has_function(tree: Any) -> bool:
 def concerns(case: Case) -> bool:
     """Whether the native path computes the case, as the default or by name."""
     functions = has_function(case.mask) or has_function(case.modifier)
-    return case.implementation in (None, "native") and not functions and not case.layers
+    return case.implementation in (None, "native", "triton") and not functions and not case.layers
 
 
 def in_tiles(attention: Callable, case: Case, arrays: Any) -> Program | None:

@@ -127,7 +127,8 @@ def run(attention: Callable, case: Case, arrays: Arrays, part: Part) -> list[np.
     names = ("query", "key", "value", "cotangent_out", "cotangent_lse")
     *given, dout, dlse = (jnp.asarray(cut_rows(case, name, low[name], part)) for name in names)
     options = cut_options(case, low, part)
-    found, pull_back = jax.vjp(lambda *x: attention(*x, **options, return_lse=True, implementation="native"), *given)
+    options |= {"return_lse": True, "implementation": case.implementation or "native"}
+    found, pull_back = jax.vjp(lambda *x: attention(*x, **options), *given)
     return [np.asarray(x) for x in (*found, *pull_back((dout.astype(found[0].dtype), dlse.astype(found[1].dtype))))]
 
 

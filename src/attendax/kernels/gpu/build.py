@@ -59,18 +59,17 @@ def compile_kernel(launch: launches.Launch, target: str) -> tuple[bytes, dict[st
     return made.asm["cubin"], found
 
 
-def _compiled(names: tuple[str, str]) -> tuple[str, bytes, dict[str, Any]]:
-    """Compile a kernel in a process of the pool, by the names of its target and its own."""
-    target, name = names
-    launch = next(launch for launch in launches.every_launch(target) if launch.name == name)
-    return f"{target}/{name}", *compile_kernel(launch, target)
-
-
 Entries = dict[str, dict[str, Any]]  # of the index, by name
 
 
-def build(folder: Path, targets: Sequence[str], processes: int) -> Entries:
-    """Compile the kernels of these targets into a folder, and write its index."""
+def _compiled(one: tuple[str, launches.Launch]) -> tuple[bytes, dict[str, Any]]:
+    """Compile a kernel in a process of the pool."""
+    target, launch = one
+    return compile_kernel(launch, target)
+
+
+def compile_all(folder: Path, wanted: Sequence[tuple[str, str, launches.Launch]], processes: int) -> Entries:
+    """Compile kernels into a folder: each has a folder of its own there, a target, and a launch. Equal ones once."""
     import triton
 
     if triton.__version__ != TRITON:
@@ -79,22 +78,40 @@ def build(folder: Path, targets: Sequence[str], processes: int) -> Entries:
     assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
     os.environ |= dict.fromkeys(("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"), str(assembler))
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    names = [(target, launch.name) for target in targets for launch in launches.every_launch(target)]
+    places: dict[str, list[str]] = {}  # of each of those that differ
+    different = {}
+    for of, target, launch in wanted:
+        key = f"{target}/{launch.name}/{launch.tiles.warps}/{launch.tiles.stages}"
+        different[key] = target, launch
+        places.setdefault(key, []).append(f"{of}/{launch.name}")
+    for of in {of for of, _, _ in wanted}:
+        shutil.rmtree(folder / of, ignore_errors=True)
     kernels: Entries = {}
-    for target in targets:
-        shutil.rmtree(folder / target, ignore_errors=True)
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
         with pool:
-            for name, image, entry in pool.map(_compiled, names):
-                path = folder / f"{name}.cubin"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(image)
-                kernels[name] = entry
-                print(f"{name}: {entry['registers']} registers, {entry['spills']} bytes of spills", flush=True)
+            for key, (image, entry) in zip(different, pool.map(_compiled, different.values()), strict=True):
+                for name in places[key]:
+                    path = folder / f"{name}.cubin"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(image)
+                    kernels[name] = entry
+                    print(f"{name}: {entry['registers']} registers, {entry['spills']} bytes of spills", flush=True)
+    return kernels
+
+
+def write_index(folder: Path, kernels: Entries) -> None:
+    """Write what is in a package of kernels."""
     index = {"source": compiled.source_digest(), "triton": TRITON, "kernels": kernels}
     (folder / compiled.INDEX).write_text(json.dumps(index, indent=1), "utf-8")
+
+
+def build(folder: Path, targets: Sequence[str], processes: int) -> Entries:
+    """Compile the kernels of these targets into a folder, and write its index."""
+    wanted = [(target, target, launch) for target in targets for launch in launches.every_launch(target)]
+    kernels = compile_all(folder, wanted, processes)
+    write_index(folder, kernels)
     return kernels
 
 
