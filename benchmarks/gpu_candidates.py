@@ -1,7 +1,7 @@
 """Tiles of other sizes for the kernels of Triton, compiled before there is a GPU to time them.
 
 ``python benchmarks/gpu_candidates.py`` compiles them into ``build/candidates``, with the Triton of ``build.py``. Each
-candidate is a target of its own: the tiles of the real one, but for one kernel at one width.
+candidate is a target of its own: the tiles of the real one, with others for one kernel at one width.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def forget() -> None:
 
 
 def has(candidate: Candidate) -> bool:
-    """Whether its kernels were compiled."""
+    """Tell whether its kernels were compiled."""
     names = {f"{candidate.name}/{launch.name}" for launch in candidate.every_launch()}
     with in_place(candidate):
         return not compiled.package().why_not and names <= {*compiled.package().kernels}

@@ -162,7 +162,7 @@ def of_rows(check: Check) -> slice:
 
 
 def faults(check: Check) -> list[str]:
-    """What is wrong with the results of a call, in words."""
+    """Name what is wrong with the results of a call."""
     arrays, everything, rows = arrays_of(check), slice(0, check.sizes.T), of_rows(check)
     run = found(check, arrays, everything)
     got, again = run(arrays), run(arrays)
