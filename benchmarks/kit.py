@@ -35,7 +35,7 @@ WRONG = (  # with the next two lines ten of the corpora
 KERNELS = ("gradients of the last head of a group", "causal left out for one query")
 RIGHT = (("numpy", "every option, with a backward by hand"), ("jax", "the plain formula"))
 FATAL = ("deaths", "judges", "forgeries")  # groups of candidates that end processes, or look for the judge's
-FINE = ("ok", "not offered", "differs by convention", "by design", "not judged")
+FINE = ("ok", "not offered", "differs by convention", "not judged")
 
 
 class Taken(NamedTuple):

@@ -21,6 +21,7 @@ from attendax.exits import FAILED, Refusal
 
 from .adapters import ADAPTERS, PATHS
 from .adapters.adapter import Adapter
+from .adapters.known import DOCUMENTED, KNOWN, applied
 from .tables import matrix_markdown, matrix_terminal, reports_json
 
 OWN, ROOT = "attendax", str(Path(__file__).resolve().parents[2])
@@ -107,9 +108,10 @@ def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], No
 
 
 def report_of(name: str, options: Sequence[str], tell: Callable[[str], None]) -> Report | str:
-    """The report of ``attendax check`` on an adapter, or why there is none."""
+    """The report of ``attendax check`` on an adapter, with the facts of its library, or why there is none."""
     path = next(path for path, known in PATHS.items() if known == name)
-    return reported([f"benchmarks.matrix.adapters:{path}", *options], tell, ROOT)
+    report = reported([f"benchmarks.matrix.adapters:{path}", *options], tell, ROOT)
+    return report if isinstance(report, str) else applied(report, DOCUMENTED.get(name, ()), KNOWN.get(name, ()))
 
 
 def reported(argv: list[str], tell: Callable[[str], None], *more: str) -> Report | str:

@@ -5,13 +5,13 @@ import importlib.util
 import sys
 import time
 
-from attendax.conformance.adapters.implementation import version_of
 from attendax.conformance.command.output import write
 from attendax.conformance.report import Report
 from attendax.conformance.report.markdown import cause_markdown, escaped, table
 from attendax.conformance.report.outcomes import MODEL_LAWS, Outcomes
 from attendax.exits import FAILED, Refusal
 
+from .adapters.adapter import version_of
 from .installed import OWN, ROOT, made_folder, portable, reported, teller
 from .models import MODELS, PATHS
 from .tables import all_versions, reports_json, today

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from attendax.conformance.judge.verdicts import Verdict
 from attendax.conformance.report.markdown import cause_markdown, escaped, table
-from attendax.conformance.report.outcomes import KINDS, Outcomes, to_json, versions
+from attendax.conformance.report.outcomes import KINDS, Cause, Outcome, Outcomes, to_json, versions
 from attendax.conformance.report.summary import clean, summary
+
+from .adapters.known import DESIGN, FAULTS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +45,13 @@ def reports_json(reports: Sequence[Outcomes], left_out: Mapping[str, str]) -> st
     told = json.loads(to_json([report.to_dict() for report in reports]))
     for report in told:
         firsts = {cause["cases"][0] for cause in report["causes"]}
+        for cause in report["causes"]:
+            if known := FAULTS.get(cause["name"]):
+                cause |= {"where": known.where, "report": known.report}
         for case in report["cases"]:
             del case["seconds"]
+            if case.get("known", "").startswith(DESIGN):
+                case["verdict"] = DESIGN.removesuffix(": ")
             if case["name"] not in firsts:
                 del case["reproduction"]
     found = {"date": today(), "versions": versions("jax"), "left_out": dict(left_out), "reports": told}
@@ -60,8 +67,13 @@ def all_versions(reports: Sequence[Outcomes]) -> str:
 def matrix_row(report: Outcomes) -> list[str]:
     """Causes by kind, then cases."""
     kinds = report.kinds()
-    cases = [report.number(v) for v in (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)]
-    return [str(x or "-") for x in (*kinds.values(), *cases)]
+    cases = [report.number(v) for v in (Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)]
+    return [str(x or "-") for x in (*kinds.values(), len(by_design(report)), *cases)]
+
+
+def by_design(report: Outcomes) -> list[Outcome]:
+    """The cases in which it differs as its documentation or source states."""
+    return [outcome for outcome in report.cases if outcome.known.startswith(DESIGN)]
 
 
 def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
@@ -72,19 +84,25 @@ def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | N
     parts += [f"{today()}, seed {seeds}. {all_versions(reports)}.\n"]
     for report in reports:
         parts.append(f"## {escaped(report.name)}\n\n{escaped(summary(report))}\n")
-        parts += [cause_markdown(cause, report) for cause in report.causes]
-        if report.of(Verdict.BY_DESIGN):
+        parts += [_cause(cause, report) for cause in report.causes]
+        if by_design(report):
             parts += ["### By design\n", "".join(f"- {escaped(line)}\n" for line in _contracts(report))]
     if left_out:
         parts += ["## Left out\n", "".join(f"- {escaped(name)}: {escaped(why)}\n" for name, why in left_out.items())]
     return "\n".join(parts)
 
 
+def _cause(cause: Cause, report: Outcomes) -> str:
+    """A cause; a known one with its place, and the text for its maintainers."""
+    known = FAULTS.get(cause.name)
+    return cause_markdown(cause, report, known.report, where=known.where) if known else cause_markdown(cause, report)
+
+
 def _contracts(report: Outcomes) -> list[str]:
     """List each contract once, with the cases in which it counts."""
     found = collections.defaultdict(list)
-    for outcome in report.of(Verdict.BY_DESIGN):
-        found[outcome.finding.message.partition("; found ")[0]].append(outcome.case.name)
+    for outcome in by_design(report):
+        found[outcome.known.removeprefix(DESIGN)].append(outcome.case.name)
     return [f"{contract}: {'; '.join(names)}" for contract, names in found.items()]
 
 

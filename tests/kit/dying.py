@@ -170,5 +170,5 @@ if "attendax.conformance.worker.serve" in sys.modules:
     from attendax.conformance.worker import place
 
     told_by_the_kit = place.told
-    lies = {"causal": "end", "empty_rows": "nan", "documented": [[["*"], "all is by design", "here"]]}
+    lies = {"causal": "end", "empty_rows": "nan"}
     place.told = lambda made: told_by_the_kit(made) | (lies if made.name == "dying:liar" else {})

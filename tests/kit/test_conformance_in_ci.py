@@ -8,14 +8,14 @@ import pytest
 
 import right_attention
 from attendax.conformance import CASES, Verdict
-from attendax.conformance.adapters.implementation import explains, matches
 from attendax.conformance.cases import choose, ladder
 from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
 from attendax.conformance.judge.verdicts import Finding
-from attendax.conformance.report.outcomes import SCHEMA_VERSION
+from attendax.conformance.report import Report
+from attendax.conformance.report.outcomes import SCHEMA_VERSION, Cause, Harm, Outcome
 from attendax.conformance.report.summary import summary
-from libraries import ADAPTERS, DOCUMENTED, KNOWN, SCRIPTS, implementation
+from libraries import ADAPTERS, DOCUMENTED, KNOWN, SCRIPTS, Known, applied, implementation, matches, matrix
 from stated import check
 
 NAMES = {case.name: case for case in CASES}
@@ -140,15 +140,43 @@ def test_every_script_belongs_to_a_cause():
 
 
 def test_by_design_is_neither_a_fault_nor_a_pass():
-    made = implementation("torch-sdpa")
-    case = NAMES["leak: NaN in a masked value"]
-    entry = next(
-        entry for entry in made.documented if explains(entry, case.name, Finding(Verdict.LEAK, "120 of 120; NaN").said)
-    )
-    assert "functional.py:6365" in entry.source
-    assert not Verdict.BY_DESIGN.fails
-    wrong = NAMES["plain"]
-    assert not any(explains(entry, wrong.name, "wrong: off") for entry in made.documented)
+    leak, plain = NAMES["leak: NaN in a masked value"], NAMES["plain"]
+    found = (leak, Finding(Verdict.LEAK, "120 of 120; NaN")), (plain, Finding(Verdict.WRONG, "off"))
+    outcomes = tuple(Outcome(case, finding, 0.0, "") for case, finding in found)
+    both = Cause("one reason", Harm.NUMBERS, (leak.name, plain.name), tried=2)
+    report = applied(Report("torch-sdpa", "", "torch", outcomes, causes=(both,)), DOCUMENTED["torch-sdpa"], ())
+    assert [outcome.case.name for outcome in report.failures] == ["plain"]
+    assert report.causes == (both._replace(cases=("plain",), tried=1),)
+    assert "functional.py:6365" in report.cases[0].known
+    assert matrix.tables.matrix_row(report) == ["1", "-", "-", "1", "-", "-", "-"]
+    assert "- " + report.cases[0].known.removeprefix("by design: ")[:20] in matrix.tables.matrix_markdown([report])
+    told = json.loads(matrix.tables.reports_json([report], {}))["reports"][0]["cases"]
+    assert [case["verdict"] for case in told] == ["by design", "wrong"]
+
+
+def test_faults_of_a_known_cause_are_of_it_alone():
+    plain, causal = NAMES["plain"], NAMES["causal, fewer queries"]
+    outcomes = tuple(Outcome(case, Finding(Verdict.WRONG, "off"), 0.0, "") for case in (plain, causal))
+    seen = Cause("causal is ignored", Harm.NUMBERS, (causal.name, plain.name))
+    entry = Known("a race", "wrong numbers", ("causal*",), where="mine.py:7", report="It races.", script="assert 0")
+    report = applied(Report("mine", "", "numpy", outcomes, causes=(seen,)), (), (entry,))
+    assert [(cause.name, cause.cases) for cause in report.causes] == [
+        ("a race", (causal.name,)), ("causal is ignored", (plain.name,))
+    ]  # fmt: skip
+    assert report.causes[0].script == "assert 0"
+    assert report.causes[0].harm is Harm.NUMBERS
+
+
+def test_a_known_cause_is_written_with_its_place_and_its_text():
+    entry = next(entry for entries in KNOWN.values() for entry in entries if entry.report)
+    outcome = Outcome(NAMES["plain"], Finding(Verdict.WRONG, "off"), 0.0, "")
+    cause = Cause(entry.name, Harm.NUMBERS, ("plain",), script=entry.script)
+    report = Report("mine", "", "numpy", (outcome,), causes=(cause,))
+    text = matrix.tables.matrix_markdown([report])
+    assert "- where: " in text
+    assert entry.report.splitlines()[0] in text
+    told = json.loads(matrix.tables.reports_json([report], {}))["reports"][0]["causes"][0]
+    assert (told["where"], told["report"]) == (entry.where, entry.report)
 
 
 @pytest.mark.parametrize("sizes", [{"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64}, {"T": 130, "S": 70}, {"T": 0}])

@@ -5,7 +5,6 @@
 
 from attendax.conformance import Implementation
 
-from . import known
 from .adapter import Adapter as Adapter
 from .jax_libraries import ADAPTERS as IN_JAX
 from .numpy_libraries import ADAPTERS as IN_NUMPY
@@ -16,9 +15,8 @@ PATHS = {"".join(c if c.isalnum() else "_" for c in name): name for name in ADAP
 
 
 def implementation(name: str) -> Implementation:
-    """The function of an adapter, with the facts that are known of its library."""
-    facts = {"documented": known.DOCUMENTED.get(name, ()), "known": known.KNOWN.get(name, ())}
-    return ADAPTERS[name]._replace(**facts).implementation(name)
+    """The function of an adapter."""
+    return ADAPTERS[name].implementation(name)
 
 
 def __getattr__(name: str) -> Implementation:

@@ -1,12 +1,13 @@
 """An adapter: how a library's function is called by the protocol, and what its documentation says of it."""
 
 import functools
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from attendax.conformance import Implementation
 from attendax.conformance.adapters.implementation import RANK_4 as RANK_4
-from attendax.conformance.adapters.implementation import Documented, Known, signature, version_of
+from attendax.conformance.adapters.implementation import signature
 from attendax.conformance.frameworks.text import defined, import_line, resolve
 
 GROUPED = {"grouped heads": "as many heads in all arrays"}  # what several libraries lack, and why
@@ -25,7 +26,7 @@ class Adapter(NamedTuple):
         setup: Python to be run before ``function`` is imported.
         options: keywords that ``call`` is always given.
         offers: the keywords that ``fn`` offers, where the signature of ``call`` does not name them.
-        arrays, causal, empty_rows, lacks, backward, documented, known: as of ``Implementation``; ``backward`` is given
+        arrays, causal, empty_rows, lacks, backward: as of ``Implementation``; ``backward`` is given
             ``fn`` first, as ``call``.
     """
 
@@ -40,8 +41,6 @@ class Adapter(NamedTuple):
     setup: str = ""
     options: Mapping[str, Any] = {}
     offers: str = ""
-    documented: tuple[Documented, ...] = ()
-    known: tuple[Known, ...] = ()
 
     def implementation(self, name: str, fn: Any = None, path: str | None = None) -> Implementation:
         """The library's function, or ``fn`` in its place, by the protocol; the library has to be installed."""
@@ -60,6 +59,13 @@ class Adapter(NamedTuple):
         return Implementation(
             attend, name, self.arrays,
             self.backward and functools.partial(self.backward, fn), self.causal, self.empty_rows, self.lacks,
-            "\n".join(filter(None, lines)), version=version_of(self.package), documented=self.documented,
-            known=self.known,
+            "\n".join(filter(None, lines)), version=version_of(self.package),
         )  # fmt: skip
+
+
+def version_of(package: str) -> str:
+    """The installed version of a distribution, or nothing."""
+    try:
+        return importlib.metadata.version(package) if package else ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,13 +1,10 @@
-"""The subject of a judgement: a function of the protocol, its conventions, the text that makes it, and known facts."""
+"""The subject of a judgement: a function of the protocol, its conventions, and the text that makes it."""
 
 import dataclasses
 import functools
-import importlib.metadata
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..cases import kinds, square
 from ..cases.invariance import TO_THE_END
@@ -29,37 +26,6 @@ CAUSAL, EMPTY_ROWS = ("start", "end", "decode"), ("zero", "mean", "nan")
 RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
 
-class Documented(NamedTuple):
-    """A difference that the library's documentation or source states: no fault, and no pass either."""
-
-    cases: tuple[str, ...]  # of the kit, as patterns of file names
-    says: str  # the contract, in a sentence
-    source: str  # the file and the lines, or the page, that state it
-    found: str = ""  # a regular expression on "verdict: message"; another finding in the same case stays a fault
-
-
-class Known(NamedTuple):
-    """A cause of faults that somebody has read the source for."""
-
-    name: str  # in a few words
-    kind: str  # "wrong numbers", "crash" or "robustness gap"
-    cases: tuple[str, ...]  # the faults that it explains, as patterns of file names
-    found: str = ""  # a regular expression on "verdict: message", as in ``Documented``
-    where: str = ""  # the file and the lines
-    report: str = ""  # what to send to its maintainers, in Markdown
-    script: str = ""  # ten lines that show it without attendax, and end in an error as long as it is there
-
-
-def explains(entry: Documented | Known, case: str, said: str) -> bool:
-    """Tell whether an entry explains the finding of a case: "verdict: message"."""
-    return matches(entry.cases, case) and bool(re.search(entry.found, said))
-
-
-def matches(patterns: tuple[str, ...], name: str) -> bool:
-    """Tell whether a name fits one of the patterns; brackets are themselves."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 @dataclasses.dataclass(frozen=True)
 class Implementation:
     """A function that is judged, and all that is declared of it.
@@ -76,8 +42,6 @@ class Implementation:
         eager: whether JAX may not compile it.
         version: of its library.
         device: where its arrays are made, as its framework names it; its own default unless given.
-        documented: where it differs by design, each with the text that says so.
-        known: the causes of its faults that have a name.
         layout: of its arrays, where it is another than that of ``attend``.
         process: why it is judged in this process; empty where it is in another.
         form: which calls it takes at all.
@@ -98,8 +62,6 @@ class Implementation:
     eager: bool = False
     version: str = ""
     device: str = ""
-    documented: tuple[Documented, ...] = ()
-    known: tuple[Known, ...] = ()
     layout: str = ""
     process: str = "its functions were given"
     form: square.Restrictions = ANY
@@ -115,11 +77,6 @@ class Implementation:
         """The option that corrects the guess of its arrays; empty where nothing was guessed."""
         found = corrected(self.arrays, self.guessed, 'arrays = "{}"')
         return found and f"{found} in a contract file"
-
-    def contract(self, case: str, said: str) -> str:
-        """The documented difference that explains what was found in a case, with its source; empty where none does."""
-        entry = next((entry for entry in self.documented if explains(entry, case, said)), None)
-        return f"{entry.says} ({entry.source})" if entry else ""
 
     def __post_init__(self) -> None:
         """Refuse settings that are none; a function carries its backward."""
@@ -185,11 +142,3 @@ def keywords(function: Callable[..., Any]) -> set[str] | None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-
-
-def version_of(package: str) -> str:
-    """The installed version of a distribution, or nothing."""
-    try:
-        return importlib.metadata.version(package) if package else ""
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of benchmarks/matrix: a line for each case
 SHOWN = 6  # faults, each of another kind
-RIGHT = (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN)
+RIGHT = (Verdict.OK, Verdict.CONVENTION)
 
 
 @contextmanager

@@ -136,8 +136,8 @@ class Question(pytest.Item):
         outcome, case = self.parent.judged(self.case), self.case
         if outcome.verdict in (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED):
             pytest.skip(outcome.finding.said)
-        if outcome.verdict in (Verdict.CONVENTION, Verdict.BY_DESIGN):
-            self.user_properties.append((outcome.verdict.name.lower(), outcome.finding.message))
+        if outcome.verdict is Verdict.CONVENTION:
+            self.user_properties.append(("convention", outcome.finding.message))
         if outcome.verdict.fails and outcome.known:
             pytest.xfail(outcome.known)
         if outcome.verdict.fails:

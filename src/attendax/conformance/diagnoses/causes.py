@@ -96,7 +96,7 @@ def _folded(causes: Iterable[Cause], cut: bool, can_change: Callable[[str, str],
     found, left = [], sorted(causes, key=lambda cause: (*rank(cause)[:-1], _fewest_options(cause), rank(cause)[-1]))
     while left:
         first, *left = left
-        vague = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first, cut)]
+        vague = [cause for cause in left if not cause.tried and _may_follow(cause, first, cut)]
         follow = [cause for cause in vague if all(can_change(first.name, name) for name in cause.cases)]
         left = [cause for cause in left if cause not in follow]
         found.append(first._replace(cases=first.cases + tuple(name for cause in follow for name in cause.cases)))

@@ -1,4 +1,4 @@
-"""Causes of faults: known ones first, then reasons that explain the most, then faults that look alike."""
+"""Causes of faults: first reasons that explain the most, then faults that look alike."""
 
 import collections
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..adapters.implementation import Implementation, Known, explains
+from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, GRADIENT, HELD, Case
 from ..cases.how import How
 from ..judge.judging import find
@@ -95,8 +95,6 @@ def diagnosed(
     with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
         left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
         faults = _faults(implementation, left, outcomes, how)
-        for entry in implementation.known:
-            _known(entry, faults)
         with by_running.until_the_end_of("calls again"):
             _of_calls(faults, implementation, how)
         greens = Greens(implementation, outcomes, how)
@@ -121,10 +119,10 @@ def diagnosed(
         followers = tuple(name for one in cause.cases for name in follow.get(one, ()))
         flags = set(re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy))
         remedy = cause.remedy if not implementation.foreign or flags <= taken else ""
-        if cut and not (cause.tried or cause.where) and cause.harm in WRONG:
+        if cut and not cause.tried and cause.harm in WRONG:
             remedy = NO_REASON.format(MORE * how.seconds(implementation.arrays))
         cause = cause._replace(cases=cause.cases + followers, remedy=remedy)
-        unknown = not (cause.tried or cause.where) and (cause.harm in WRONG or re.match(VAGUE, cause.name))
+        unknown = not cause.tried and (cause.harm in WRONG or re.match(VAGUE, cause.name))
         causes.append(cause._replace(least=bool(unknown) and len(cause.cases) > 1))
     return tuple(sorted(causes, key=rank))
 
@@ -150,14 +148,6 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
         else:
             follow[mine[0]].append(outcome.case.name)
     return found, follow
-
-
-def _known(entry: Known, faults: Faults) -> None:
-    names = {o.case.name for o in faults.left if explains(entry, o.case.name, o.finding.said)}
-    if faults.take(entry.name, names, tried=0):
-        cause = faults.causes[-1]
-        harm = cause.harm if cause.harm.kind == entry.kind else Harm(entry.kind)
-        faults.causes[-1] = cause._replace(harm=harm, where=entry.where, report=entry.report, script=entry.script)
 
 
 def _has_numbers(outcome: Outcome) -> bool:

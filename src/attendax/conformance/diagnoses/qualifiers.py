@@ -37,7 +37,7 @@ QUALIFIED = (Harm.NUMBERS, Harm.GRADIENTS, Harm.ROBUSTNESS)
 def qualified(cause: Cause, faults: Faults, implementation: Implementation, how: How) -> Cause:
     """The cause with its qualifiers, each of which was tried."""
     mine = [o for o in faults.outcomes if o.case.name in cause.cases]
-    if cause.harm not in QUALIFIED or cause.where or not mine or implementation.recorded:
+    if cause.harm not in QUALIFIED or not mine or implementation.recorded:
         return cause
     mine.sort(key=lambda o: (o.case.judge != "value", o.case.pairs, len(o.case.options)))
     plainest = mine[0]

@@ -246,7 +246,7 @@ def _signature(outcome: Outcome) -> str:
 def described(cause: Cause, faults: Faults) -> Cause:
     """A cause without a reason: what its weights show, or at which sizes it is wrong."""
     mine = [faults.trials[name] for name in cause.cases if name in faults.trials]
-    if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late():
+    if cause.tried or cause.harm not in WRONG or not mine or by_running.is_late():
         return cause
     if re.match(NO_GRADIENT, cause.name):
         return cause
@@ -270,7 +270,7 @@ def of_state(causes: Sequence[Cause], faults: Faults) -> list[Cause]:
     name, found = min(kept, key=OF_STATE.index), list[Cause]()
     for cause in causes:
         mine = [faults.trials[case] for case in cause.cases if case in faults.trials]
-        asked = cause.harm in WRONG and not cause.where and mine
+        asked = cause.harm in WRONG and mine
         if cause.name in OF_STATE or (asked and by_running.is_right_anew(min(mine, key=pairs_of))):
             cause = cause._replace(name=name, remedy="", tried=cause.tried if cause.name in OF_STATE else 1)
         found.append(cause)

@@ -27,12 +27,8 @@ PROBED = ("grouped heads", "V != D", *DTYPES, GRADIENTS)  # what no keyword show
 
 
 def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
-    """The finding in a case, by design where a documented difference explains it; and what a call gave."""
-    finding, got = _found(implementation, case, how, JUDGES[case.judge])
-    if finding.verdict.fails and (contract := implementation.contract(case.name, finding.said)):
-        message = f"{contract}; found {finding.said}"
-        finding = finding._replace(verdict=Verdict.BY_DESIGN, message=message)
-    return finding, got
+    """The finding in a case, and what a call gave."""
+    return _found(implementation, case, how, JUDGES[case.judge])
 
 
 def offers(implementation: Implementation, case: Case, how: How) -> bool:

@@ -18,7 +18,6 @@ class Verdict(enum.StrEnum):
 
     OK = "ok"
     CONVENTION = "differs by convention"  # and the adapter says so
-    BY_DESIGN = "by design"  # another contract, which its own documentation or source states
     NOT_OFFERED = "not offered"
     WRONG = "wrong"
     LEAK = "leak"  # what may not matter does
@@ -32,7 +31,7 @@ class Verdict(enum.StrEnum):
     @property
     def fails(self) -> bool:
         """Tell whether this is a fault."""
-        return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
+        return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 
 
 class Finding(NamedTuple):

@@ -69,21 +69,21 @@ def _fault(outcome: Outcome) -> str:
     return "\n".join(filter(None, [head, found, facts, fenced(outcome.reproduction)]))
 
 
-def cause_markdown(cause: Cause, report: Outcomes, level: str = "###") -> str:
-    """A cause: what it is, where, the cases that show it, and what can be sent to the maintainers."""
-    lines = [f"{level} {cause.harm.value}: {escaped(cause.name)}\n"]
-    lines.append("".join(f"- {escaped(f'{name}: {text}')}\n" for name, text in cause.facts().items()))
+def cause_markdown(cause: Cause, report: Outcomes, body: str = "", **more: str) -> str:
+    """A cause: what it is, the cases that show it, ``more`` facts, and a ``body`` to be sent to the maintainers."""
+    lines = [f"### {cause.harm.value}: {escaped(cause.name)}\n"]
+    lines.append("".join(f"- {escaped(f'{name}: {text}')}\n" for name, text in (cause.facts() | more).items()))
     if cause.harm.kind != KINDS[-1]:
-        quoted = (f"> {line}".rstrip() + "\n" for line in upstream(cause, report).splitlines())
+        quoted = (f"> {line}".rstrip() + "\n" for line in upstream(cause, report, body).splitlines())
         lines += ["Ready to be sent:\n", "".join(quoted)]
     return "\n".join(lines)
 
 
-def upstream(cause: Cause, report: Outcomes) -> str:
+def upstream(cause: Cause, report: Outcomes, body: str = "") -> str:
     """A report for the maintainers: the fault, the right result, and a script."""
     first = next((o for o in report.cases if o.case.name in cause.cases and o.verdict.fails), None)
     versions = ", ".join(f"{k} {x}" for k, x in report.versions.items() if k != "attendax")
     head = f"**{cause.name}** ({report.name} {report.version}; {versions})\n"
-    body = cause.report or (first.told() + "\n" if first else "")
+    body = body or (first.told() + "\n" if first else "")
     script = cause.script or (first.reproduction if first else "")
     return "\n".join(filter(None, [head, body, fenced(script) if script else ""]))

@@ -5,9 +5,9 @@ import enum
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Self
 
-from ..adapters.implementation import matches
 from ..cases import CASES, CLAIMS, Case, kinds, named
 from ..cases.case import SIZES
 from ..cases.pool import EXAMPLES
@@ -52,8 +52,6 @@ class Cause(NamedTuple):
     cases: tuple[str, ...]  # the names of the cases that show it, the plainest first
     tried: int = 0  # how many of them were computed as if this were the reason, and agreed
     remedy: str = ""  # a setting that declares it, or what to do
-    where: str = ""  # the file and the lines, where somebody has read them
-    report: str = ""  # what to send to the maintainers
     script: str = ""  # what shows it without attendax
     least: bool = False  # whether its cases may have several causes: they were put together and no reason is known
 
@@ -63,9 +61,9 @@ class Cause(NamedTuple):
         return self.remedy.startswith(NO_REASON.partition(":")[0])
 
     def facts(self) -> dict[str, str]:
-        """The cases, where it is, what was tried and what to do."""
+        """The cases, what was tried and what to do."""
         number = len(self.cases)
-        texts = {number_of(number, "case"): "; ".join(self.cases[:6]) + "; ..." * (number > 6), "where": self.where}
+        texts = {number_of(number, "case"): "; ".join(self.cases[:6]) + "; ..." * (number > 6)}
         texts["tried"] = f"{self.tried} of them computed as if it were so, and equal" if self.tried else ""
         return {name: text for name, text in (texts | {"remedy": self.remedy}).items() if text}
 
@@ -280,7 +278,7 @@ class KnownFailures(NamedTuple):
         for number, line in enumerate(every, start=1):
             words, why = (part.strip() for part in line.partition("#")[::2])
             how, pattern = (part.strip() for part in words.partition(" ")[::2])
-            picks = named(pattern) or any(matches((pattern,), name) for name in names)
+            picks = named(pattern) or any(fnmatchcase(name, pattern) for name in names)
             if words and not (how in ("skip", "xfail") and picks):
                 expected = "skip or xfail and the name of a case, or a pattern of some"
                 raise ValueError(f"check: known_failures {file}, line {number}: got {words!r}, expected {expected}")
@@ -297,4 +295,4 @@ class KnownFailures(NamedTuple):
         return outcome._replace(known=self._why("xfail", outcome.case))
 
     def _why(self, how: str, case: Case) -> str:
-        return next((why for kind, pattern, why in self.lines if kind == how and matches((pattern,), case.name)), "")
+        return next((why for kind, pattern, why in self.lines if kind == how and fnmatchcase(case.name, pattern)), "")

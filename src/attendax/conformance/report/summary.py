@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..cases import PROFILES, profiles
 from ..cases.case import FORWARD
 from ..judge.verdicts import Verdict
-from .outcome import LEFT, Cause, Harm, Outcome, number_of
+from .outcome import LEFT, Cause, Harm, number_of
 from .outcomes import MODEL_LAWS, Outcomes
 
 if TYPE_CHECKING:
@@ -32,16 +32,20 @@ class Table(NamedTuple):
 
 
 def tables(report: Outcomes) -> list[Table]:
-    """Tables of cases without a fault: contracts, known failures, conventions, and not offered."""
+    """Tables of cases without a fault: known failures, conventions, and not offered."""
     known = [o for o in report.cases if o.known]
     passed = "; ".join(o.case.name for o in known if not o.verdict.fails)
     now = f"no longer failing: {passed}" if passed else "all still fail"
     by_reason = collections.defaultdict(list)
     for o in report.of(Verdict.NOT_OFFERED):
         by_reason[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
+    rows = [(o.case.law, o.case.name, o.finding.message) for o in report.of(Verdict.CONVENTION)]
+    said = "; ".join(dict.fromkeys(message.partition("\n")[0] for _, _, message in rows))
     found = [
-        _table("By design", "Documented, so neither fault nor pass.", "contract", report.of(Verdict.BY_DESIGN), " ("),
-        _table("Differs by convention", "Declared, so no fault.", "convention", report.of(Verdict.CONVENTION)),
+        Table(
+            "Differs by convention", "Declared, so no fault.", ("law", "case", "convention"), rows,
+            f"differs by convention ({number_of(len(rows), 'case')}): {said}",
+        ),
         Table(
             "Known failures", "", ("law", "case", "now", "why"),
             [(o.case.law, o.case.name, o.verdict.value, o.known) for o in known],
@@ -50,13 +54,6 @@ def tables(report: Outcomes) -> list[Table]:
         Table("Not offered", "", ("why", "cases"), [(why, "; ".join(names)) for why, names in by_reason.items()]),
     ]  # fmt: skip
     return [table for table in found if table.rows]
-
-
-def _table(title: str, note: str, column: str, outcomes: Sequence[Outcome], end: str = "\n") -> Table:
-    rows = [(o.case.law, o.case.name, o.finding.message) for o in outcomes]
-    said = "; ".join(dict.fromkeys(message.partition(end)[0] for _, _, message in rows))
-    line = f"{title.lower()} ({number_of(len(rows), 'case')}): {said}"
-    return Table(title, note, ("law", "case", column), rows, line)
 
 
 def how(report: Outcomes) -> str:
@@ -89,7 +86,8 @@ def summary(report: Outcomes) -> str:
     numbers = {verdict: number - known.count(verdict) for verdict, number in report.counts().items()}
     _, late = (numbers.pop(verdict.value, 0) for verdict in LEFT)
     total, passed = sum(numbers.values()) + len(known), numbers.get(Verdict.OK.value, 0)
-    others = [f"{numbers[kind.value]} {kind.value}" for kind in NEITHER if numbers.get(kind.value)]
+    by_convention = Verdict.CONVENTION.value  # neither a fault nor a pass
+    others = [f"{numbers[by_convention]} {by_convention}"] if numbers.get(by_convention) else []
     others += [number_of(len(known), "known failure")] if known else []
     rest = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", f" ({', '.join(others)})" if others else "")
     if report.failures:
@@ -121,7 +119,6 @@ def further_profiles(report: Outcomes) -> list[str]:
     return [f"--profile {name} adds {profiles(report.level)[name]}" for name in later]
 
 
-NEITHER = (Verdict.CONVENTION, Verdict.BY_DESIGN)  # not faults, and not passes
 MOST = 8  # causes that a screen shows
 Line = tuple[int, *tuple[tuple[str, str], ...]]  # how far it is indented; words, and how they look
 

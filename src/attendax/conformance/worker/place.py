@@ -13,7 +13,7 @@ from typing import Any
 
 from attendax.legible import did_you_mean
 
-from ..adapters.implementation import RANK_4, Documented, Implementation, Known, keywords, lacking, signature, unknown
+from ..adapters.implementation import RANK_4, Implementation, keywords, lacking, signature, unknown
 from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
@@ -131,7 +131,6 @@ def _described(told: dict[str, Any], worker: Worker, asked: Mapping[str, Any]) -
     fn = str(asked["fn"])
     sure: dict[str, Any] = {"process": "", "foreign": foreign.is_path(fn), "recorded": fn.startswith("folder:")}
     try:
-        sure |= {k: tuple(kind(*x) for x in told[k]) for k, kind in (("documented", Documented), ("known", Known))}
         worker.__signature__ = signature(told.pop("accepted"), told.pop("others"))
         if told["backward"]:
             told["backward"] = worker.backward = worker
