@@ -334,6 +334,7 @@ WORDS = {  # of the first cause, or of what is unsettled
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
     "mystery": "slope",
+    "dilated": "dilation is not understood: it changes results beside window",
     "nanogpt": "causal whatever",
     "neo": "causal whatever",
     "neox": "causal whatever",

@@ -122,3 +122,12 @@ class Layer:
     def attend(self, q, k, v, mask=None):
         s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
         return self.softmax(s if mask is None else np.where(mask, s, -1e9)) @ v
+
+
+def dilated(q, k, v, window=None, dilation=1):
+    """Its dilation counts beside a window alone."""
+    apart = np.arange(k.shape[-2]) - np.arange(q.shape[-2])[:, None]
+    s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    if window is not None:
+        s = np.where((abs(apart) <= window * dilation) & (apart % dilation == 0), s, -1e30)
+    return softmax(s) @ v

@@ -111,7 +111,7 @@ class Describer(Describing):
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED or k in asides.ASIDES}
         idle = {x: words for x in unread if (words := self._idle(form, x) or self._aside(form, x))}
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}  # which cases ask for
-        unread = {k: x for k, x in unread.items() if k not in idle}
+        unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle}
         told = tuple(f"{name}: {words}" for name, words in idle.items())
         return Contract(
             self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike),
@@ -130,16 +130,8 @@ class Describer(Describing):
 
     def _idle(self, form: Form, name: str) -> str:
         """Words for a parameter that may have other values, by which its first result is the same; else nothing."""
-        default = self.fn.defaults.get(name)
-        if name in OPTIONS["return_lse"].names:
-            return ""
-        if isinstance(default, bool):
-            others: tuple[Any, ...] = (not default,)
-        elif isinstance(default, int):
-            others = (2, 3, 2 * default) if default > 1 else (1 - default, 2)
-        elif isinstance(default, float):
-            others = (2 * default, default / 2) if default else (0.5, 1.0)
-        else:
+        others = self._others(name)
+        if not others or name in OPTIONS["return_lse"].names or name in form.given or self._beside(form, name):
             return ""
         plain, probe = form.keeping(x for x in form.options if not form.options[x].name), self._probe({})
         right, found, several = self._right(form, probe), list[Answer](), self.several
@@ -157,6 +149,33 @@ class Describer(Describing):
         same = any(found) and all(distance(x[:1], right[:1]) <= TOLERANCE for x in found if x)
         said = "gives more results" if more else "gives its first result alone" if fewer else "changes nothing"
         return said if same else ""
+
+    def _others(self, name: str) -> tuple[Any, ...]:
+        """Other values of a parameter whose default is a number."""
+        default = self.fn.defaults.get(name)
+        if isinstance(default, bool):
+            return (not default,)
+        if isinstance(default, int):
+            return (2, 3, 2 * default) if default > 1 else (1 - default, 2)
+        if isinstance(default, float):
+            return (2 * default, default / 2) if default else (0.5, 1.0)
+        return ()
+
+    def _beside(self, form: Form, name: str) -> str:
+        """Words for a parameter whose other values change no result but beside an option; else nothing."""
+        with contextlib.suppress(OutOfTime):
+            for ours in (x for x in form.options if x in OPTIONS and form.options[x].name):
+                probe = next((probes[-1] for _, probes in self._asked(form, ours)), self._probe({}))
+                both = probe, probe._replace(options={})
+                before = [self.answer(form, x)[:1] for x in both]
+                for value in self._others(name):
+                    asked = dataclasses.replace(form, given={**form.given, name: value})
+                    after = [self.answer(asked, x)[:1] for x in both]
+                    if all(before) and all(after):
+                        beside, alone = map(distance, after, before)
+                        if alone <= TOLERANCE < beside:
+                            return f"it changes results beside {form.options[ours].name}, by no known meaning"
+        return ""
 
     def _aside(self, form: Form, name: str) -> str:
         """Words for a parameter that no case asks for."""
