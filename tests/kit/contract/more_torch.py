@@ -128,3 +128,12 @@ def drops_scores(q, k, v, dropout_p=0.0):
 def drops_results(q, k, v, dropout_p=0.0):
     """Dropout is of the result."""
     return torch.nn.functional.dropout((q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v, dropout_p)
+
+
+def tokens_hidden(query, key, value, attention_mask=None, head_mask=None):
+    """BERT, but a number is added to all scores of the queries (B, T) that are padding, which changes nothing."""
+    s = query @ key.mT * query.shape[-1] ** -0.5
+    if attention_mask is not None:
+        s = s - 1e4 * (1 - attention_mask[:, None, :, None].to(s.dtype))
+    p = s.softmax(-1)
+    return (p if head_mask is None else p * head_mask) @ value

@@ -14,7 +14,7 @@ from attendax.exits import Refusal
 
 from ..against import examples, options
 from ..against.asking import SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance
-from ..against.describing import NOT_TAKEN, SECOND, SEVERAL, Describing
+from ..against.describing import FILL, NOT_TAKEN, SECOND, SEVERAL, Describing
 from ..against.forms import LAW, Form, Option
 from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
 from ..against.remote import Function
@@ -344,13 +344,18 @@ class Describer(Describing):
         offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
         if ours not in ("mask", "bias") or self.sizes[2] == self.sizes[3]:
             return None
-        found = self._by_law(ours, offered, probes)
+        found = self._by_law(ours, offered, probes) or self._ignoring(ours, offered, probes)
         if not found or self.answer(
             found, self._probe({ours: options.drawn(ours, found.options[ours].form, self.sizes)})
         ):
             return None
-        self.alike.append(ours)
+        self.alike += [ours] * (ours not in self.alike)
         return found
+
+    def _ignoring(self, ours: str, offered: list[Form], probes: list[Probe]) -> Form | None:
+        """The first of the forms that ignores an option; a number may be added to all scores of a query."""
+        near = [x._replace(scores=(FILL,)) for x in probes]
+        return self._settled((x.but(**{AXIS[ours]: IGNORED}) for x in offered), near)
 
     def _by_law(self, ours: str, offered: list[Form], probes: list[Probe]) -> Form | None:
         """The first of the forms by which the option means what it does by the law."""
