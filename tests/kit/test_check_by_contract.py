@@ -329,7 +329,8 @@ WORDS = {  # of the first cause, or of what is unsettled
     "values_exchanged": "its key is used as the value", "keys_alone": "keys are in the place of queries",
     "heads_mixed": "by a reshape without a transpose", "diagonal_moved": "the wrong way",
     "drops_by_rate": "by the rate", "halves_inside": "half precision",
-    "tokens_hidden": "mask is ignored", "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
+    "tokens_hidden": "mask is ignored", "groups_moved": "by the place in a group",
+    "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {

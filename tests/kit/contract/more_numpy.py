@@ -131,3 +131,10 @@ def dilated(q, k, v, window=None, dilation=1):
     if window is not None:
         s = np.where((abs(apart) <= window * dilation) & (apart % dilation == 0), s, -1e30)
     return softmax(s) @ v
+
+
+def groups_moved(q, k, v):
+    """The heads of the result come with the place in a group first."""
+    B, N, T, D = q.shape
+    s = np.einsum("bkgtd,bksd->bkgts", q.reshape(B, k.shape[1], -1, T, D), k) * D**-0.5
+    return np.einsum("bkgts,bksd->bgktd", softmax(s), v).reshape(B, N, T, -1)

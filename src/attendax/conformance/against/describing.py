@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..conventions.form import factor_of, scale_of_first, solved
-from ..conventions.table import IGNORED, INSTEAD, SEES_ALL, SEES_LATER, TABLE
+from ..conventions.table import IGNORED, INSTEAD, OF_GROUPS, SEES_ALL, SEES_LATER, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
@@ -340,7 +340,8 @@ class Describing:
         switch = {name: True for name in GROUPED if name in self.fn.names}
         wide = dataclasses.replace(form, grouped=True, given={**form.given, **switch})
         probe = Probe(arrays(self.sizes, groups=2), {})
-        return self._settled([wide.but(heads=x) for x in TABLE["heads"]], [probe]) or form
+        ways = [{"heads": x} for x in TABLE["heads"]] + [{"join": OF_GROUPS}] * (form.how["join"] == LAW["join"])
+        return self._settled([wide.but(**way) for way in ways], [probe]) or form
 
     def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:
         """The form in which a keyword is one of the options that are known, or is ignored as such."""

@@ -14,7 +14,7 @@ from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
 from ..conventions.form import Form as Conventions
-from ..conventions.table import ASKS, DECLARED, DEFECT, TABLE, UNUSUAL
+from ..conventions.table import ASKS, DECLARED, DEFECT, OF_GROUPS, TABLE, UNUSUAL
 from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign
@@ -95,7 +95,7 @@ class Understood(NamedTuple):
         """Words for what is not settled and counts for a case; a parameter counts for calls without options alone."""
         if not (contract := self.contract):
             return ""
-        unusual = (x for x in _unusual(contract, settled) if _asks(case, x.axis))
+        unusual = (x for x in _unusual(contract, settled) if _asks(case, x))
         found = (IF_MEANT.format(x.words, x.axis, x.value) for x in unusual)
         of_call = () if case.options else (*_unread(contract, settled), *_unlike(contract, settled))
         return next(itertools.chain(found, of_call), "")
@@ -127,7 +127,7 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
     def is_of_it(cause: Cause) -> bool:
         mine, some = cause.harm in OF_NUMBERS and not cause.tried, [cases[name] for name in cause.cases]
         of_lengths = [by_mask and "key_lengths" in case.options for case in some]
-        asks = [_asks(case, defect.axis) for case in some]
+        asks = [_asks(case, defect) for case in some]
         if defect.axis == "large" and "NaN" not in cause.name:
             return False
         return defect.words in cause.name or all(of_lengths) or (mine and all(map(operator.or_, asks, of_lengths)))
@@ -143,9 +143,10 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
     return report._replace(causes=(joined, *(cause for cause in report.causes if cause not in mine)))
 
 
-def _asks(case: Case, axis: str) -> bool:
+def _asks(case: Case, meaning: Meaning) -> bool:
     """Tell whether a value of an axis may make a difference to a case."""
-    if axis == "heads":
+    axis = meaning.axis
+    if axis == "heads" or meaning.value == OF_GROUPS:
         sizes = SIZES | case.sizes
         return sizes["N"] != sizes["G"]
     return not ASKS.get(axis) or bool({*ASKS[axis]} & {*case.options})

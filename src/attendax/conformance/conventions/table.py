@@ -20,6 +20,7 @@ ONE_QUERY = "a single query (T = 1) sees all keys"
 JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 SO_FAR, BLOCKS = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD = "mask in place of causal"
+OF_GROUPS = "by the place in a group"  # the order of heads
 EXPECT = '--expect "{axis}={value}"'  # of a convention that can be stated
 
 
@@ -241,6 +242,8 @@ TABLE: dict[str, Axis] = {
             "heads of the result are joined by a reshape without a transpose: tokens are mixed"),
         "not swapped": Line("mixed(out)",
             "heads of the result are reshaped to (.., N, T, V), where axes have to be swapped"),
+        OF_GROUPS: Line("out[:, n % G * (N // G) + n // G]",
+            "with grouped heads, the heads of the result are ordered by the place in a group, not by the group"),
     },
     "norm": {
         "none": Line("q, k"),
