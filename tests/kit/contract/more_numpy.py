@@ -138,3 +138,10 @@ def groups_moved(q, k, v):
     B, N, T, D = q.shape
     s = np.einsum("bkgtd,bksd->bkgts", q.reshape(B, k.shape[1], -1, T, D), k) * D**-0.5
     return np.einsum("bkgts,bksd->bgktd", softmax(s), v).reshape(B, N, T, -1)
+
+
+def columns_behind(xq, keys, values, start_pos=0):
+    """The columns of a cache come behind those of the mask, not before them."""
+    T, S = xq.shape[-2], keys.shape[-2]
+    s = xq @ keys.swapaxes(-1, -2) / np.sqrt(xq.shape[-1])
+    return softmax(s + np.hstack([np.triu(np.full((T, T), -np.inf, np.float32), k=1), np.zeros((T, S - T))])) @ values

@@ -104,6 +104,8 @@ TABLE: dict[str, Axis] = {
             "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"),
         "moved by T - S": Line("j <= i + T - S",
             "causal moves the diagonal by queries less keys (j <= i + T - S), the wrong way"),
+        "aligned to the start, and all behind the queries seen": Line("(j <= i) | (j >= T)",
+            "causal lets a query see all keys behind the queries (j <= i or j >= T)"),
         "what comes after": Line("j >= i",
             "causal is turned round: a query sees its own key and those after it (j >= i)"),
         "by the group": Line("j <= i // (N // G)", "causal divides the position of a query by the heads of a group"),
