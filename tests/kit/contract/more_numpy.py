@@ -145,3 +145,14 @@ def columns_behind(xq, keys, values, start_pos=0):
     T, S = xq.shape[-2], keys.shape[-2]
     s = xq @ keys.swapaxes(-1, -2) / np.sqrt(xq.shape[-1])
     return softmax(s + np.hstack([np.triu(np.full((T, T), -np.inf, np.float32), k=1), np.zeros((T, S - T))])) @ values
+
+
+def kvcache(q, k_cache, v_cache, cache_seqlens=None, causal=False):
+    """flash_attn_with_kvcache: causal is aligned to the end of the keys that the lengths keep."""
+    T, S = q.shape[1], k_cache.shape[1]
+    lengths = np.full(len(q), S) if cache_seqlens is None else cache_seqlens
+    i, j, end = np.arange(T)[:, None], np.arange(S), lengths[:, None, None, None]
+    seen = (j < end) & ((j <= i + end - T) if causal else True)
+    s = np.where(seen, np.einsum("btnd,bsnd->bnts", q, k_cache) * q.shape[-1] ** -0.5, -np.inf)
+    powers = np.exp(s - np.maximum(s.max(-1, keepdims=True), -1e30))
+    return np.einsum("bnts,bsnd->btnd", powers / np.maximum(powers.sum(-1, keepdims=True), 1e-30), v_cache)

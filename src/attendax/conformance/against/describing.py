@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..conventions.form import factor_of, scale_of_first, solved
-from ..conventions.table import IGNORED, INSTEAD, OF_GROUPS, SEES_ALL, SEES_LATER, TABLE
+from ..conventions.table import DECLARED, IGNORED, INSTEAD, OF_GROUPS, OF_VALID, SEES_ALL, SEES_LATER, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
@@ -43,6 +43,7 @@ MANY = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
 MODES = {"training": True, "train": True, "deterministic": False}
+END = DECLARED["end"]  # of causal
 WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
 SECOND = "second result"
@@ -434,7 +435,13 @@ class Describing:
         return factor_of(one, one, "bias")
 
     def _joined(self, form: Form) -> Form:
-        """Tell whether causal counts beside a mask."""
+        """Tell whether causal counts beside a mask, and whether it is aligned to the end by lengths of keys."""
+        if form.how["causal"] == END and {"key_lengths", "is_causal"} <= form.options.keys():
+            drawn = options.drawn("key_lengths", form.options["key_lengths"].form, self.sizes)
+            by_lengths = [self._probe({"key_lengths": drawn, "is_causal": True})]
+            ways = (form.but(causal=x, empty=y) for x in (END, OF_VALID) for y in TABLE["empty"])
+            found = self._settled(ways, by_lengths)
+            form = form.but(causal=found.how["causal"]) if found else form
         if not {"mask", "is_causal"} <= form.options.keys():
             return form
         mask = options.drawn("mask", form.options["mask"].form, self.sizes)

@@ -227,7 +227,11 @@ class Keywords:
                 rule = window_rule(a.how, option.name, pair=option.form == WIDE["window"])
             else:
                 text = text_of(AXIS[name], a.how[AXIS[name]]).replace("rows", "xp.arange(T)[:, None]")
-                rule = re.sub(r"\blengths\b", OF_EACH_BATCH.format(x=option.name), text)
+                lengths = option if name == "key_lengths" else a.options.get("key_lengths")
+                given = OF_EACH_BATCH.format(x=lengths.name) if lengths else "S"
+                if name == "is_causal" and lengths:
+                    given = f"(S if {lengths.name} is None else {given})"
+                rule = re.sub(r"\blengths\b", given, text)
                 for ids, x in zip(("of_queries", "of_keys"), two(option), strict=True) if name == "segments" else ():
                     rule = rule.replace(ids, f"{x}[:, None]")
             lines.append(f"if {asked}:\n    allowed = allowed & ({rule})")

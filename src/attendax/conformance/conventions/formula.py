@@ -25,10 +25,11 @@ def _compiled(text: str) -> CodeType:
 
 
 def by_rules(form: Form, options: Mapping[str, Any], T: int, S: int) -> np.ndarray:
-    """The pairs (T, S) that causal and a window let see, by their lines."""
+    """The pairs (T, S), or (B, 1, T, S), that causal and a window let see, by their lines."""
     left, right = (np.inf if x is None else x for x in options.get("window") or (None, None))
     known = {"i": np.arange(T)[:, None], "j": np.arange(S), "T": T, "S": S, "left": left, "right": right}
     known |= {"seen": np.ones((T, S), bool), "is_causal": bool(options.get("is_causal"))}
+    known["lengths"] = _lengths(options, S)
     for axis in (*(x for x in ("causal", "window") if is_given(options.get(*ASKS[x]))), "pairs"):
         known["seen"] = known["seen"] & eval(_compiled(form.line(axis).text), known)
     return np.asarray(known["seen"])
@@ -73,7 +74,7 @@ class Steps:
         known["i"] = known["rows"] + begins
         left, right = (np.inf if x is None else x for x in options.get("window") or (None, None))
         known |= {"left": left, "right": right, "is_causal": bool(options.get("is_causal"))}
-        known["lengths"] = _of_batch(options.get("key_lengths", 0))
+        known["lengths"] = _lengths(options, known["S"])
         known |= {x: np.asarray(options.get(name, 0))[..., None, :]
                   for x, name in (("of_queries", "query_segment_ids"), ("of_keys", "key_segment_ids"))
                   if options.get(name) is not None}  # fmt: skip
@@ -249,6 +250,12 @@ def _of_batch(x: Any) -> np.ndarray:
     """A number for each batch, beside (B, N, T, S)."""
     x = np.asarray(x)
     return x[..., None, None, None] if x.ndim else x
+
+
+def _lengths(options: Mapping[str, Any], S: int) -> np.ndarray:
+    """The lengths of keys; all keys unless they are given."""
+    lengths = options.get("key_lengths")
+    return _of_batch(S if lengths is None else lengths)
 
 
 def is_given(x: Any) -> bool:

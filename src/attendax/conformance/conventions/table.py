@@ -2,7 +2,7 @@
 
 ``formula`` evaluates a line, ``attendax diff`` prints it, and ``attendax check`` says its words: they cannot differ. In
 the lines ``i`` are the positions of queries among the keys (a column), ``j`` those of keys (a row), ``rows`` the
-queries counted from 0, ``n`` the query heads; the sizes have their letters.
+queries counted from 0, ``n`` the query heads; the sizes have their letters; ``lengths`` are S if none are given.
 """
 
 import itertools
@@ -20,6 +20,7 @@ ONE_QUERY = "a single query (T = 1) sees all keys"
 JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 SO_FAR, BLOCKS = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD = "mask in place of causal"
+OF_VALID = "aligned to the end of the key lengths"  # of causal
 OF_GROUPS = "by the place in a group"  # the order of heads
 EXPECT = '--expect "{axis}={value}"'  # of a convention that can be stated
 
@@ -92,6 +93,8 @@ TABLE: dict[str, Axis] = {
         "aligned to the start": Line("j <= i", "causal is aligned to the start of the keys", EXPECT),
         "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", EXPECT,
             CONVENTION, "FlashAttention 2.1"),
+        OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,
+            CONVENTION, "flash_attn_with_kvcache of FlashAttention 2.2"),
         "aligned to the start, and a single query sees all": Line("(j <= i) | (T == 1)",
             f"{ONE_QUERY}: causal is left out there", EXPECT, CONVENTION,
             "transformers, integrations/sdpa_attention.py"),
