@@ -435,7 +435,7 @@ class Describing:
         return factor_of(one, one, "bias")
 
     def _joined(self, form: Form) -> Form:
-        """Tell whether causal counts beside a mask, and whether it is aligned to the end by lengths of keys."""
+        """Tell whether causal counts beside a mask, and whether key lengths move its end."""
         if form.how["causal"] == END and {"key_lengths", "is_causal"} <= form.options.keys():
             drawn = options.drawn("key_lengths", form.options["key_lengths"].form, self.sizes)
             by_lengths = [self._probe({"key_lengths": drawn, "is_causal": True})]

@@ -253,7 +253,7 @@ def _of_batch(x: Any) -> np.ndarray:
 
 
 def _lengths(options: Mapping[str, Any], S: int) -> np.ndarray:
-    """The lengths of keys; all keys unless they are given."""
+    """Key lengths, or S if none are given."""
     lengths = options.get("key_lengths")
     return _of_batch(S if lengths is None else lengths)
 
