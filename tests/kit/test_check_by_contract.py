@@ -304,7 +304,7 @@ def test_in_python():
     assert "  arrays    query, key, value as (B, T, N, D)" in report.called
     assert check("contract.in_numpy:flat_noroot", **FORWARD).unsettled
     assert check("contract.in_numpy:flat_noroot", expect={"scale": "1/D"}, **FORWARD).ok
-    with pytest.raises(TypeError, match="check: arrays left: check finds the framework out"):
+    with pytest.raises(TypeError, match="check: arrays left: check detects the framework"):
         check("contract.in_numpy:btnd", arrays="numpy", **FORWARD)
 
 
