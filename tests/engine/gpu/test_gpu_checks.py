@@ -13,10 +13,14 @@ if importlib.util.find_spec("triton") is None:
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import gpu
 import gpu_calls as calls
+import gpu_candidates
+import gpu_cases
 import gpu_checks
+import gpu_steps
 import interpreted
-from attendax.kernels.gpu import compiled
+from attendax.kernels.gpu import compiled, launches
 
 SIZES = gpu_checks.Sizes(N=2, G=1, T=20, S=24)
 CACHE = gpu_checks.Sizes(B=1, N=2, G=1, T=20, S=90)
@@ -64,6 +68,47 @@ def test_a_mistake_is_told(name, tmp_path):
         found = gpu_checks.judged(check_of(name))
     assert found["status"] == "wrong"
     assert any(told in fault for fault in found["faults"]), found["faults"]
+
+
+class Run:
+    """A run that keeps what its steps write."""
+
+    settings = gpu.TINY
+
+    def __init__(self):
+        self.found, self.left_out = {"checks": [], "candidates": []}, []
+
+    def write(self):
+        pass
+
+    def leave_out(self, what):
+        self.left_out.append(what)
+
+
+def test_the_step_of_a_run(monkeypatch):
+    run, check = Run(), check_of("no mask")
+    monkeypatch.setattr(gpu_checks, "checks", lambda: [check])
+    with calls.in_interpreter():
+        gpu_steps.kernels(run)
+    assert [record["status"] for record in run.found["checks"]] == ["right"]
+    assert run.left_out == []
+
+
+@pytest.mark.parametrize("kernel", gpu_candidates.TILES)
+def test_a_candidate_is_timed_and_is_right(kernel, monkeypatch):
+    """In tiles of another size than those of the target."""
+    shape = gpu_cases.SHAPES["d64-causal-8k"]._replace(B=1, N=2, G=1, T=40, S=40)
+    case, run = gpu_cases.DeviceCase("small", shape, gpu_candidates.DTYPE), Run()
+    sizes = set()
+    launch = interpreted.launch
+    monkeypatch.setattr(interpreted, "launch", lambda *a: sizes.add((a[1].kernel, a[1].tiles[:2])) or launch(*a))
+    with calls.in_interpreter():
+        one = gpu_candidates.Candidate(0, calls.TINY, 64, kernel, launches.Tiles(32, 32, 4, 1))
+        gpu_steps.one_candidate(run, one, gpu_cases.DeviceJudge(case))
+    (record,) = run.found["candidates"]
+    assert (record["status"], record["default"]) == ("timed", False), record
+    assert record["seconds"]
+    assert (kernel, (32, 32)) in sizes
 
 
 def test_a_number_that_is_not_finite_is_told():
