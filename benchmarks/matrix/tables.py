@@ -54,6 +54,7 @@ def reports_json(reports: Sequence[Outcomes], left_out: Mapping[str, str]) -> st
                 case["verdict"] = DESIGN.removesuffix(": ")
             if case["name"] not in firsts:
                 del case["reproduction"]
+        report["counts"] = collections.Counter(case["verdict"] for case in report["cases"])
     found = {"date": today(), "versions": versions("jax"), "left_out": dict(left_out), "reports": told}
     return in_lines(found) + "\n"
 

@@ -150,8 +150,9 @@ def test_by_design_is_neither_a_fault_nor_a_pass():
     assert "functional.py:6365" in report.cases[0].known
     assert matrix.tables.matrix_row(report) == ["1", "-", "-", "1", "-", "-", "-"]
     assert "- " + report.cases[0].known.removeprefix("by design: ")[:20] in matrix.tables.matrix_markdown([report])
-    told = json.loads(matrix.tables.reports_json([report], {}))["reports"][0]["cases"]
-    assert [case["verdict"] for case in told] == ["by design", "wrong"]
+    told = json.loads(matrix.tables.reports_json([report], {}))["reports"][0]
+    assert [case["verdict"] for case in told["cases"]] == ["by design", "wrong"]
+    assert told["counts"] == {"by design": 1, "wrong": 1}
 
 
 def test_faults_of_a_known_cause_are_of_it_alone():
