@@ -14,6 +14,7 @@ from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How
 from attendax.conformance.diagnoses import by_numbers, by_running
 from attendax.conformance.diagnoses.by_running import patience
+from attendax.conformance.judge.judging import find
 from attendax.conformance.judge.trial import Trial
 from attendax.conformance.judge.verdicts import WITHOUT
 
@@ -285,3 +286,17 @@ def test_every_case_of_coarse_products_passes_with_the_remedy():
     (cause,) = check(coarse, only=SMALL, sizes=SIZES).causes
     assert (cause.name, cause.remedy) == ("float32 is as coarse as products at bf16", "--precision bf16")
     assert check(coarse, only=cause.cases, sizes=SIZES, precision="bf16").ok
+
+
+def test_sums_of_one_term_after_the_other_round_more():
+    """As ``np.einsum`` adds; of equal terms each rounding goes one way."""
+
+    def attend(query, key, value):
+        powers = np.exp(query @ key.swapaxes(-1, -2) * query.dtype.type(0.5) - 1)
+        return powers @ value / np.add.accumulate(powers, -1)[..., -1:]
+
+    equal = "query[:], key[:], key[..., 0, :], value[:] = 0.5, 0, 1, 1"
+    case = named("plain")._replace(sizes={"B": 1, "N": 1, "G": 1, "T": 2, "S": 9985, "D": 4, "V": 4}, lines=equal)
+    finding = find(Implementation(attend, "mine", arrays="numpy"), case, How(profile="numbers"))[0]
+    assert not finding.verdict.fails
+    assert finding.error > 1e-5

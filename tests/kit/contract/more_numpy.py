@@ -156,3 +156,19 @@ def kvcache(q, k_cache, v_cache, cache_seqlens=None, causal=False):
     s = np.where(seen, np.einsum("btnd,bsnd->bnts", q, k_cache) * q.shape[-1] ** -0.5, -np.inf)
     powers = np.exp(s - np.maximum(s.max(-1, keepdims=True), -1e30))
     return np.einsum("bnts,bsnd->btnd", powers / np.maximum(powers.sum(-1, keepdims=True), 1e-30), v_cache)
+
+
+def farther_more(q, k, v, alibi_slopes=None):
+    """What is far gets more."""
+    T, S = q.shape[-2], k.shape[-2]
+    s, far = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5, abs(np.arange(S) - np.arange(T)[:, None])
+    return softmax(s if alibi_slopes is None else s + alibi_slopes[:, None, None] * far) @ v
+
+
+def once_scaled(q, k, v, n_head, mask=None):
+    """Of queries and keys one alone is multiplied by the root of the scale; a part of a mask is added."""
+    q, k, v = (x.reshape(*x.shape[:2], n_head, -1).swapaxes(1, 2) for x in (q, k, v))
+    T, S = q.shape[-2], k.shape[-2]
+    s = q * q.shape[-1] ** -0.25 @ k.swapaxes(-1, -2)
+    out = softmax(s if mask is None else s + mask[:T, :S]) @ v
+    return out.swapaxes(1, 2).reshape(*out.shape[:1], T, -1)

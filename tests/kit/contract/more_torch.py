@@ -137,3 +137,21 @@ def tokens_hidden(query, key, value, attention_mask=None, head_mask=None):
         s = s - 1e4 * (1 - attention_mask[:, None, :, None].to(s.dtype))
     p = s.softmax(-1)
     return (p if head_mask is None else p * head_mask) @ value
+
+
+def drops_always(q, k, v, dropout_p=0.0, training=False):
+    """Whether it trains is not read."""
+    return torch.nn.functional.dropout((q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1), dropout_p) @ v
+
+
+def scale_or(q, k, v, softmax_scale=None):
+    """A scale of 0 counts as not given."""
+    return (q @ k.mT * (softmax_scale or q.shape[-1] ** -0.5)).softmax(-1) @ v
+
+
+def sides_literal(q, k, v, window_size=(-1, -1)):
+    """Of a window both sides have to be -1, or that is a number."""
+    T, S = q.shape[-2], k.shape[-2]
+    far, (left, right) = torch.arange(S) - torch.arange(T)[:, None] - S + T, window_size
+    seen = (far >= -left) & (far <= right) | (left == right == -1)
+    return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~seen, torch.finfo(q.dtype).min).softmax(-1) @ v

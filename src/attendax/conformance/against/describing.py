@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from ..conventions.form import factor_of, scale_of_first, solved
-from ..conventions.table import DECLARED, IGNORED, INSTEAD, OF_GROUPS, OF_VALID, SEES_ALL, SEES_LATER, TABLE
+from ..conventions.table import (
+    DECLARED,
+    IGNORED,
+    INSTEAD,
+    NOT_GIVEN,
+    OF_GROUPS,
+    OF_VALID,
+    SEES_ALL,
+    SEES_LATER,
+    TABLE,
+)  # fmt: skip
 from ..worker.errors import Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
@@ -42,18 +52,21 @@ OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is 
 MANY = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
+SHARED = ("broadcast_dropout",)  # by which heads drop the same weights, as of flax unless it is False
 MODES = {"training": True, "train": True, "deterministic": False}
 END = DECLARED["end"]  # of causal
 WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
 SECOND = "second result"
 SEVERAL = "it always gives several arrays, of which the first is compared"
+ON_BOTH_SIDES = "no limit, if both are"  # of a negative side of a window; one alone is a number
 NO_END = 2**20  # a window that has all keys
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 # of dropout, at a rate at which each gives another mean
 UNSCALED, DIVIDED, OTHERWISE = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
+IN_INFERENCE = "acts in inference as well"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
@@ -65,6 +78,8 @@ class Describing:
         self.fn = fn
         self.unknown: dict[str, str] = {}
         self.sizes: tuple[int, ...] = GENERAL
+        self.plain_probes: dict[tuple[int, ...], Probe] = {}
+        self.in_order = True  # whether its arrays are in the order of their names
         self.answers: dict[Any, Any] = {}
         self.rights: dict[Any, tuple[Answer, Probe]] = {}
         self.said, self.several, self.rough = "", False, False
@@ -73,7 +88,7 @@ class Describing:
         drops = [x for x in DROPOUT if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
         narrow = [x for x in OPTIONS["window"].names if isinstance(w := fn.defaults.get(x), int) and w > 0]
         self.given: dict[str, Any] = dict.fromkeys(causal, False) | dict.fromkeys(drops, 0.0)
-        self.given |= dict.fromkeys(narrow, NO_END)
+        self.given |= dict.fromkeys(narrow, NO_END) | {x: False for x in SHARED if fn.defaults.get(x) is True}
 
     def subject(self) -> Subject:
         """The function with all that is found out about it; raises Failed where it raises in every layout."""
@@ -159,9 +174,9 @@ class Describing:
         orders = [True, False]
         if len(names) > 1:  # the usual order and shapes alone
             ways, orders = list(itertools.product(*(every[name][:: len(every[name]) // 2] for name in names))), [True]
-        for straight, some in itertools.product(orders if names else (), ways):
+        for self.in_order, some in itertools.product(orders if names else (), ways):
             self.fn.meant = {**none, **dict(zip(names, some, strict=True))}
-            if self._by_scale(GENERAL, straight=straight) or self._by_scale(ALIKE, straight=straight):
+            if self._by_scale(GENERAL) or self._by_scale(ALIKE):
                 break
         else:
             self.fn.meant = none
@@ -231,17 +246,23 @@ class Describing:
         """Arrays of the sizes of its plain call, and options."""
         return Probe(arrays(self.sizes), given)
 
-    def _layouts(self) -> list[Form]:
-        """Each way in which the arrays may be given."""
-        return [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
+    def _plain_probe(self, sizes: tuple[int, ...]) -> Probe:
+        """Arrays of some sizes, and no options: the same each time, so that no call is made again."""
+        return self.plain_probes.setdefault(sizes, Probe(arrays(sizes), {}))
 
-    def _by_scale(self, sizes: tuple[int, ...], *, straight: bool = False) -> Form | None:
+    def _layouts(self) -> list[Form]:
+        """Each way in which the arrays may be given, in the order of their names or, after those, in another one."""
+        own = forms.order_of(self.fn.by_name or [x for x in self.fn.names if x not in HEADS][:3])
+        found = [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
+        return [x for x in found if (x.order == own or not own) is self.in_order]
+
+    def _by_scale(self, sizes: tuple[int, ...]) -> Form | None:
         """The layout, the order of the arrays, the scale and whether it is always causal, at some sizes."""
         always = ["", *OPTIONS["is_causal"].axes["causal"]]
-        probe, other = (Probe(arrays(x), {}) for x in (sizes, OTHERS[sizes]))
+        probe, other = (self._plain_probe(x) for x in (sizes, OTHERS[sizes]))
         self.sizes = sizes
         for layout in self._layouts():
-            if (straight and layout.order != Form().order) or not self.answer(layout, probe):
+            if not self.answer(layout, probe):
                 continue
             probes = [probe, other] if self.answer(layout, other) else [probe]
             hows = [
@@ -255,10 +276,10 @@ class Describing:
 
     def _plain(self) -> Form | None:
         """The form of its plainest call."""
-        for sizes in OTHERS:
+        for self.in_order, sizes in itertools.product((True, False), OTHERS):
             if found := self._by_scale(sizes):
                 return found
-            probe, layouts = self._probe({}), self._layouts()
+            probe, layouts = self._plain_probe(sizes), self._layouts()
             reading = (layout for layout in layouts if self._reads_queries(layout, probe))
             solved = (layout.but(scale=self._solved(layout)) for layout in reading)
             if found := self._settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
@@ -318,6 +339,9 @@ class Describing:
         found = self.answer(asked, Probe((*many[:2], np.ones_like(many[2])), drawn))
         if not found:
             return form
+        inference = {k: not x for k, x in modes.items()}
+        if modes and self._drops_in_inference(asked, inference, Probe(many, drawn), name):
+            return form.but(dropout=IN_INFERENCE)
         if np.ptp(found[0], -1).max() > ROUGH:  # of values that are equal, results are
             return form.but(dropout=AFTER)
         mean, apart = (float(x) for x in (found[0].mean(), abs(found[0] - 1).max()))
@@ -327,6 +351,12 @@ class Describing:
             return form.but(dropout=BEFORE if draws else "drops nothing")
         means = {"scales what is kept by 1/(1 - rate)": 1.0, UNSCALED: 1 - RATE, DIVIDED: (1 - RATE) / RATE}
         return form.but(dropout=next((x for x, right in means.items() if abs(mean / right - 1) < 0.15), OTHERWISE))
+
+    def _drops_in_inference(self, asked: Form, modes: dict[str, bool], probe: Probe, name: str) -> bool:
+        """Tell whether a rate changes the results although the modes say inference."""
+        rates = (dataclasses.replace(asked, given={**asked.given, **modes, name: rate}) for rate in (RATE, 0.0))
+        dropped, whole = (self.answer(form, probe) for form in rates)
+        return bool(dropped and whole) and distance(dropped[:1], whole[:1]) > ROUGH
 
     def _second(self, form: Form) -> Form:
         """The results beside its first: log-sum-exp, or others that are not compared."""
@@ -390,10 +420,22 @@ class Describing:
             values = options.own_values(ours, option, form.how, self.sizes[0])
             probes = [self._probe({ours: x} | more) for x in values]
             return self._settled([form.but(**{ours: x}) for x in (form.how[ours], *OF_BATCH)], probes)
+        if ours == "scale":
+            return self._settled([form, form.but(given_scale=NOT_GIVEN)], [self._probe({ours: 0.0})]) or form
+        if ours in ("mask", "bias") and option.form.startswith("BNTS") and not self._has_each_axis(form, ours):
+            return None
         if ours == "mask" and option.form.startswith("BNTS") and form.how["mask"] == READ[0] and self.sizes[1] > 1:
             mask = options.drawn("mask", option.form, self.sizes, each_head=True)
             return self._settled([form, form.but(mask="first head")], [self._probe({"mask": mask})]) or form
         return form
+
+    def _has_each_axis(self, form: Form, ours: str) -> bool:
+        """Tell whether a mask or a bias has four axes where B > T and N > S: a part [:T, :S] of it is refuted."""
+        B, N, _, _, D, V = self.sizes
+        sizes = B + 1, N, min(B, N - 1) or 1, N - 1 or 1, D, V
+        given = options.drawn(ours, form.options[ours].form.partition("/")[0], sizes)
+        plain, probe = Probe(arrays(sizes), {}), Probe(arrays(sizes), {ours: given})
+        return not self.answer(form, plain) or self._is_nearly(form, probe)
 
     def _sided(self, form: Form) -> Form | None:
         """A window of two sides, and what it does with a side that is negative, or None; a row without keys may be any.
@@ -401,12 +443,15 @@ class Describing:
         Sides that are -1 count from the beginning if the default has them.
         """
         plain = form.but(reach=LAW["reach"], side=LAW["side"], negative=NO_LIMIT, none=UNKNOWN)
-        free = -1 in (self.fn.defaults.get(form.options["window"].name) or ())
-        probes = [self._probe({"window": x}) for x in (*options.PAIRS, *options.NEGATIVE[:2] * free)]
+        probes = [self._probe({"window": x}) for x in (*options.PAIRS, *options.NEGATIVE[:2] * self._is_free(form))]
         found = self._settled([plain.but(window=x) for x in WINDOWS], probes)
-        return self._limited(found, free=free) if found else None
+        return self._limited(found) if found else None
 
-    def _limited(self, form: Form, *, free: bool = False) -> Form:
+    def _is_free(self, form: Form) -> bool:
+        """Tell whether its window has no limits by default, which are -1."""
+        return -1 in (self.fn.defaults.get(form.options["window"].name) or ())
+
+    def _limited(self, form: Form) -> Form:
         """The form with what a side of a window does that is negative, or None."""
         negative, none = ([self._probe({"window": x}) for x in some] for some in (options.NEGATIVE[2:], options.NONE))
 
@@ -414,7 +459,9 @@ class Describing:
             fits = (x for x in values if all(self._is_nearly(form.but(**{axis: x}), probe) for probe in probes))
             return next(fits, UNKNOWN)
 
+        free = self._is_free(form)
         negative_is = first_of("negative", (NO_LIMIT, NUMBERED), negative) or NO_LIMIT * free
+        negative_is = ON_BOTH_SIDES if free and negative_is == NUMBERED else negative_is
         return form.but(negative=negative_is, none=first_of("none", (NO_LIMIT,), none))
 
     def _is_nearly(self, form: Form, probe: Probe) -> bool:
@@ -501,10 +548,13 @@ class Describing:
         """The result of a query without any key, and an input with such."""
         B, N, _, S, D, V = self.sizes
         rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
-        if "mask" in form.options and form.how["masking"] == LAW["masking"]:
-            mask = options.drawn("mask", form.options["mask"].form, self.sizes) | True
-            mask[(..., 1, slice(None)) if mask.shape[2] > 1 else 0] = False
-            probe = self._probe({"mask": mask})
+        if "mask" in form.options and form.how["masking"] == LAW["masking"] and form.how["mask"] != IGNORED:
+            for sizes in (self.sizes, (B, N, S, S, D, V)):  # some take a mask beside as many queries as keys alone
+                mask = options.drawn("mask", form.options["mask"].form, sizes) | True
+                mask[(..., 1, slice(None)) if mask.shape[2] > 1 else 0] = False
+                probe = Probe(arrays(sizes), {"mask": mask})
+                if self.answer(form, probe):
+                    break
         elif "key_lengths" in form.options and "mask" not in form.options:
             probe = self._probe({"key_lengths": np.resize([0, S], B).astype(np.int32)})
         elif "segments" in form.options and "mask" not in form.options:

@@ -29,6 +29,7 @@ SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 # the axis on which arrays are stacked, and the layout of each; on the last one they are joined
 PACKED = (*itertools.product((2, 3, 1, 0), ("BTND", "BNTD", "TBND")), (-1, "BT(ND)"))
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
+ROLES = {"q": "query", "k": "key", "v": "value"}
 UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
 LARGE = (  # values of the axis; a function may clip scores to any bounds
     "takes them as they are",
@@ -150,6 +151,12 @@ class Form:
         options = {k: x for k, x in self.options.items() if k in kept}
         always = "return_lse" in self.options.keys() - options.keys() and not self.options["return_lse"].name
         return dataclasses.replace(self, options=options, first=self.first or always)
+
+
+def order_of(names: Iterable[str]) -> str:
+    """The order of query, key and value by the first letters of their names; empty where these do not tell."""
+    roles = [ROLES.get(name[:1].lower(), "") for name in names]
+    return ", ".join(roles) if sorted(roles) == sorted(ROLES.values()) else ""
 
 
 def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:

@@ -10,6 +10,7 @@ from ..against.asking import TOLERANCE, Answer, Probe, Subject, arrays, distance
 from ..against.forms import Form, Option
 from ..against.remote import Function
 
+FAULT = "fault: "  # before words for a meaning that is a defect
 HOOKS = "op", "module", "promote_dtype", "preferred_element_type"  # of xformers, Flax and JAX
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
 Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
@@ -47,8 +48,11 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
 def _slopes(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     slopes, i, j = (2.0 ** -np.arange(1, N + 1)).astype(np.float32), np.arange(T)[:, None], np.arange(S)
     lines = {"-slope · |i + S - T - j|": -abs(i + S - T - j), "-slope · |i - j|": -abs(i - j), "slope · j": j + 0 * i}
+    wrong = {text.removeprefix("-") if text[0] == "-" else f"-{text}": -x for text, x in lines.items()}
+    lines = {f"ALiBi, adds {text}": x for text, x in lines.items()}
+    lines |= {f"{FAULT}ALiBi has the wrong sign, adds {text}": x for text, x in wrong.items()}
     biases = {text: np.broadcast_to(slopes[:, None, None] * x, (B, N, T, S)) for text, x in lines.items()}
-    rights = {f"ALiBi, adds {text}": right(bias=x.astype(np.float32)) for text, x in biases.items()}
+    rights = {text: right(bias=x.astype(np.float32)) for text, x in biases.items()}
     return [slopes, np.tile(slopes, (B, 1)), slopes[:, None, None]], rights
 
 

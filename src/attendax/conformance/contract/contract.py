@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against.describing import AFTER, BEFORE, DIVIDED, OF_PLAIN, OTHERWISE, UNSCALED
-from ..against.forms import LAW, Form, Option
+from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHERWISE, UNSCALED
+from ..against.forms import LAW, Form, Option, order_of
 from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE, axes_of
 from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
@@ -16,11 +16,11 @@ from . import fitting
 AS_THE_LAWS = "Its meaning is that of the laws."
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 
-ROLES = dict.fromkeys(("query", "key", "value"))  # of parameters whose names begin with the same letter
 OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
     UNSCALED: (DEFECT, "dropout does not multiply what it keeps by 1/(1 - rate)", ""),
     DIVIDED: (DEFECT, "dropout divides what it keeps by the rate, not by 1 - rate", ""),
     OTHERWISE: (DEFECT, "dropout changes the mean of the results", ""),
+    IN_INFERENCE: (DEFECT, "dropout acts in inference as well: the mode is ignored", ""),
     BEFORE: (UNUSUAL, "dropout is of the scores, before the softmax", "Li et al. 2022, DropKey"),
     AFTER: (UNUSUAL, "dropout is of the result, not of the weights", ""),
 }
@@ -55,6 +55,7 @@ class Contract:
         seconds: CPU seconds that they took.
         cut: whether the limit of time ended it.
         rough: whether its results are near those of its form only, as half precision is.
+        faults: its parameters that no case asks for and that are wrong, and what they do, in words.
     """
 
     path: str
@@ -71,6 +72,7 @@ class Contract:
     seconds: float = 0.0
     cut: bool = False
     rough: bool = False
+    faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def means(self, axis: str) -> str:
         """The value of an axis of conventions, by the names of its table."""
@@ -107,6 +109,11 @@ class Contract:
             yield Meaning("results", "half precision", DEFECT, words)
         if (dropout := self.form.how["dropout"]) in OF_DROPOUT:
             yield Meaning("dropout", dropout, *OF_DROPOUT[dropout])
+        if self.form.how["negative"] == ON_BOTH_SIDES:
+            words = "-1 on one side of a window counts as a number: it is no limit only if both sides are -1"
+            yield Meaning("negative", ON_BOTH_SIDES, DEFECT, words)
+        for name, words in self.faults.items():
+            yield Meaning(name, words, DEFECT, words)
         if (large := self.form.how["large"]) != LAW["large"]:
             yield Meaning(
                 "large", large, UNUSUAL if large.startswith("clips") else DEFECT, f"of large scores it {large}"
@@ -220,10 +227,7 @@ class Contract:
 
     def _by_names(self) -> Form:
         """The form in which each array is what the name of its parameter says."""
-        roles = [
-            next((x for x in ROLES if name.lower()[:1] == x[0]), "") for name in self.form.by_name or self.names[:3]
-        ]
-        return dataclasses.replace(self.form, order=", ".join(roles)) if {*roles} == ROLES.keys() else self.form
+        return dataclasses.replace(self.form, order=order_of(self.form.by_name or self.names[:3]) or self.form.order)
 
 
 JUDGED = CONVENTION, UNUSUAL

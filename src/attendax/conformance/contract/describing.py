@@ -112,10 +112,11 @@ class Describer(Describing):
         idle = {x: words for x in unread if (words := self._idle(form, x) or self._aside(form, x))}
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}  # which cases ask for
         unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle}
-        told = tuple(f"{name}: {words}" for name, words in idle.items())
+        told = tuple(f"{name}: {words}" for name, words in idle.items() if not words.startswith(asides.FAULT))
+        faults = {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
         return Contract(
             self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike),
-            tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough,
+            tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough, faults,
         )  # fmt: skip
 
     def _is_short(self, form: Form) -> bool:
@@ -304,9 +305,10 @@ class Describer(Describing):
         return bool(found) and distance(found[:1], right[:1]) <= TOLERANCE
 
     def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
-        """The form in which an option has a value that is nobody's convention, unless it has one of one head."""
-        flat = self._of_one_head(form, kinds)
-        if flat and (found := next(filter(None, (self._read(flat, name, ours) for ours in kinds)), None)):
+        """The form in which an option has a value that is nobody's convention, unless it is a mask of keys."""
+        flat = self._of_one_head(form, kinds) if form.layout == "NTD" else None
+        found = next(filter(None, (self._read(flat, name, ours) for ours in kinds)), None) if flat else None
+        if found and ("mask" not in found.options or found.options["mask"].form.startswith("BS")):
             return found
         for ours in kinds:
             axes, known = {"mask": ("mask", "fill")}.get(ours, (AXIS[ours],)), OPTIONS[ours].axes

@@ -91,7 +91,7 @@ def solved(measure: Measure, sizes: Mapping[str, int], given: float | None = Non
     grows = given is None and of_log > 0 and abs(powers["S"] - of_log) < NEAR
     if grows:
         first, powers["S"] = first / math.log(sizes["S"]), 0.0
-    rounded = {axis: round(2 * power) / 2 for axis, power in powers.items()}
+    rounded = {axis: round(4 * power) / 4 for axis, power in powers.items()}
     if any(abs(power - rounded[axis]) > NEAR for axis, power in powers.items()):
         return ""
     known = {**sizes, "given": given or 1.0}
@@ -128,8 +128,11 @@ def _parts(powers: Mapping[str, float]) -> tuple[list[str], list[str]]:
     """Whole powers, and what is under a root."""
     exponents = {axis: int(power) for axis, power in powers.items() if power >= 1}
     whole = [axis + {1: "", 2: "²"}.get(n, f" ** {n}") for axis, n in exponents.items()]
-    return whole, [axis for axis, power in powers.items() if power % 1]
+    roots = [axis for axis, power in powers.items() if power % 1 >= 0.5]
+    return whole, roots + [f"√{axis}" for axis, power in powers.items() if power % 0.5]
 
 
 def _root(parts: list[str]) -> list[str]:
-    return [] if not parts else [f"√{parts[0]}"] if len(parts) == 1 else [f"√({'·'.join(parts)})"]
+    """A root of a product; one of a root has brackets."""
+    plain = len(parts) == 1 and not parts[0].startswith("√")
+    return [f"√{parts[0]}" if plain else f"√({'·'.join(parts)})"] if parts else []

@@ -22,6 +22,7 @@ SO_FAR, BLOCKS = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD = "mask in place of causal"
 OF_VALID = "aligned to the end of the key lengths"  # of causal
 OF_GROUPS = "by the place in a group"  # the order of heads
+NOT_GIVEN = "0 is not given"
 EXPECT = '--expect "{axis}={value}"'  # of a convention that can be stated
 
 
@@ -48,7 +49,8 @@ Axis = dict[str, Line]
 
 def python(value: str) -> str:
     """Python for a number as it is written: 1/√(3·D)."""
-    text = re.sub(r"√(\w+|\([^)]*\))", r"\1 ** 0.5", value).replace("·", " * ").replace("²", " ** 2")
+    text = re.sub(r"√(\w+)", r"\1 ** 0.5", value)
+    text = re.sub(r"√(\([^)]*\))", r"\1 ** 0.5", text).replace("·", " * ").replace("²", " ** 2")
     return text.replace("log(", "np.log(")
 
 
@@ -213,6 +215,8 @@ TABLE: dict[str, Axis] = {
     "given_scale": {
         "as given": Line("given"),
         "times 1/√D": Line("given / D ** 0.5", "a given scale is multiplied by 1/√D", kind=UNUSUAL),
+        NOT_GIVEN: Line("given or 1 / D ** 0.5", "a scale of 0 counts as not given", kind=CONVENTION,
+            source="`scale or 1/√D`, as in the NKI kernels of AWS Neuron"),
         "squared": Line("given ** 2", "a given scale is applied twice"),
         "divides": Line("1 / given", "a given scale divides the scores"),
         IGNORED: Line("1 / D ** 0.5", "scale is ignored"),

@@ -15,11 +15,15 @@ from ..cases.case import Inputs, Leaves, allowed_pairs
 MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
 
 
+SUMS, ALL = "sums", "sums and products"
+
+
 class Style(NamedTuple):
-    """The way in which the formula is computed: the precision of its products, and the dtype of its steps."""
+    """The way in which the formula is computed: the precision of its products, the dtype of its steps, and its sums."""
 
     precision: str = ""  # of MANTISSA; "": that of float32
     steps: str = "float32"  # scores, softmax and sums; the inputs' own where that is wider, or narrower and asked for
+    in_turn: str = ""  # SUMS or ALL: what adds one term after the other, as ``np.einsum`` does
 
 
 STEP = 2.0**-60  # of a complex step: its square is nothing beside 1
@@ -52,7 +56,8 @@ class Rounding(NamedTuple):
 
     def product(self, a: Any, b: Any) -> Any:
         """``a @ b``, of operands at the precision of the products."""
-        return self.step(_each(self._operand, a) @ _each(self._operand, b))
+        a, b = _each(self._operand, a), _each(self._operand, b)
+        return self.step(_in_turn(a, b) if self.style.in_turn == ALL else a @ b)
 
     def step(self, x: Any) -> Any:
         """A step's result, in the dtype of the steps."""
@@ -77,6 +82,14 @@ class Rounding(NamedTuple):
 
 def _each(function: Callable[[Any], Any], x: Any) -> Any:
     return function(x.real) + 1j * STEP * function(x.imag / STEP) if np.iscomplexobj(x) else function(x)
+
+
+def _in_turn(a: Any, b: Any) -> Any:
+    """``a @ b``: one term is added after the other, which rounds more than pairs or blocks of terms do."""
+    total = a[..., :1] * b[..., :1, :]
+    for k in range(1, a.shape[-1]):
+        total = total + a[..., k, None] * b[..., k, None, :]
+    return total
 
 
 def forward(inputs: Inputs, xp: Any = np, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008
@@ -111,7 +124,8 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style, tangents: Leaves 
     sinks = arrays["sinks"][:, None, None] if "sinks" in arrays else np.full((), -np.inf, compute_dtype)
     largest = rounding.constant(xp.maximum(largest, sinks.real))
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
-    total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
+    ones = xp.ones_like(powers[..., :1, :].swapaxes(-1, -2))
+    total = step((_in_turn(powers, ones) if style.in_turn else powers.sum(axis=-1, keepdims=True)) + of_sink)
     weights = step(powers / xp.where(total == 0, 1, total))
     out = rounding.rounded(by_head(rounding.rounded(weights * kept), v))
     lse = step(largest + xp.log(total))[..., 0]
