@@ -280,6 +280,7 @@ def with_parameter(name):
         ("query_lengths", None, lambda x, T: (np.arange(T) < x[:, None])[:, None, :, None], "lengths of queries"),
         ("query_lengths", None, lambda x, T: (np.arange(T) < x[:, None] - 1)[:, None, :, None], ""),
         ("op", None, lambda x, T: 2.0, "not tested"),
+        ("max_seqlen", None, lambda x, T: (np.arange(T) < x)[:, None], "not tested"),
     ],
 )
 def test_parameters_that_no_case_asks_for(name, of_scores, factor, words):

@@ -202,7 +202,7 @@ PARTS = {  # of names that no row has: what they may be
 def named(name: str) -> list[str]:
     """The options that a keyword may be, by its name."""
     known = [ours for ours, row in OPTIONS.items() if name in row.names]
-    none = name.startswith("q") or "head_mask" in name  # of queries; factors of weights
+    none = name.startswith("q") or "head_mask" in name or name in LONGEST  # of queries; factors of weights; one number
     parts = [] if none else [part for part in PARTS if part in name.lower()]
     return known or list(dict.fromkeys(x for part in parts for x in PARTS[part]))
 
