@@ -160,15 +160,3 @@ for name, end in ODD.items():
 
 def dies(query, key, value):
     os._exit(0)
-
-
-def liar(query, key, value):
-    return right(query, key, value)
-
-
-if "attendax.conformance.worker.serve" in sys.modules:
-    from attendax.conformance.worker import place
-
-    told_by_the_kit = place.told
-    lies = {"causal": "end", "empty_rows": "nan"}
-    place.told = lambda made: told_by_the_kit(made) | (lies if made.name == "dying:liar" else {})

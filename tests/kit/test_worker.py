@@ -157,12 +157,6 @@ class TestPlace:
         assert check("never_here:right", **ASKED).ok
         assert "never_here" not in sys.modules
 
-    def test_what_is_declared_is_not_asked_of_the_function(self):
-        """What a process says of itself grants it no convention."""
-        made = place.implement("dying:liar")
-        subject_of(made).close()
-        assert (made.causal, made.empty_rows) == ("start", "zero")
-
 
 @pytest.mark.sample(40)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
