@@ -9,8 +9,7 @@ import pytest
 
 import right_attention
 import stated
-from attendax.conformance.diagnoses.causes import folded
-from attendax.conformance.report.outcomes import Cause, Harm
+from attendax.conformance.report.outcomes import Harm
 from planted_functions import PLANTED, at_the_end, of_the_sum, of_width, tf32, wrong
 
 # At small sizes every cause shows; another process would import this module, and JAX with it, for each function.
@@ -330,12 +329,3 @@ def test_gradients_by_hand(arrays):
     assert set(report.counts()) == {"ok"}, report.failures
     wrong = check(attend, backward=functools.partial(backward, times=2), **given)
     assert set(wrong.counts()) == {"wrong"}
-
-
-def test_a_mistake_that_is_accepted_has_no_gradient_that_follows_from_it():
-    def found(name, harm, where=""):
-        return Cause(name, harm, (name,), where=where)
-
-    accepted = found("refused: value length", Harm.NUMBERS, "a file")
-    wrong = found("gradient: ladder: plain, normal, B=2 N=8 G=1 T=4 S=2048 D=40 V=40", Harm.GRADIENTS)
-    assert folded([accepted, wrong]) == [accepted, wrong]

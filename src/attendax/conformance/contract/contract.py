@@ -140,7 +140,9 @@ class Contract:
         said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         more = [f"{k} = {said.get(x, x)}" for k, x in form.meant.items() if k not in left_out]
         more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
-        more += [f"{form.heads} = the number of heads"] if form.heads else []
+        free = form.heads in form.defaults
+        heads = [f"{form.heads} = the number of heads"] if form.heads else []
+        more += heads if not free else []
         yield from _rows("arrays", [arrays_of(form)])
         takes = ["as many queries as keys alone"] * self.square
         when = "" if form.how["always"] else ", if it is causal"
@@ -149,7 +151,8 @@ class Contract:
         yield from _rows("takes", takes)
         yield from _rows("gives", [_gives(form)])
         yield from _rows("required", more)
-        own = [f"{k} = {x}; its own default is {form.defaults.get(k)}" for k, x in form.given.items()]
+        own = [f"{k} = {x}" for k, x in form.given.items()]
+        own = [f"{x}; its own default is {form.defaults.get(x.partition(' ')[0])}" for x in own + heads * free]
         yield from _rows("set", own)
         limit = {"window": f", {self.no_limit} is no limit" * bool(self.no_limit)}
         of_number = (window := form.options.get("window")) and window.form == NUMBER
@@ -261,7 +264,7 @@ def arrays_of(form: Form) -> str:
 
 
 def _gives(form: Form) -> str:
-    first = ", the first of several results" * form.first
+    first = ", the first of several results; the others are not judged" * form.first
     lse = form.options.get("return_lse")
     always = f", and always the log-sum-exp as {axes_of(lse.form)}" if lse and not lse.name else ""
     return f"{axes_of(form.outcome)}{first}{always}"
