@@ -331,7 +331,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "drops_by_rate": "by the rate", "halves_inside": "half precision",
     "tokens_hidden": "mask is ignored", "groups_moved": "by the place in a group",
     "columns_behind": "all behind the queries seen",
-    "scaled_twice": "1/D", "inverted_twice": "mask", "window": "counts one key less to the left",
+    "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
