@@ -140,9 +140,9 @@ class Contract:
         said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         more = [f"{k} = {said.get(x, x)}" for k, x in form.meant.items() if k not in left_out]
         more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
-        free = form.heads in form.defaults
-        heads = [f"{form.heads} = the number of heads"] if form.heads else []
-        more += heads if not free else []
+        heads = {form.heads: "the number of heads"} if form.heads else {}
+        has_default = form.heads in form.defaults
+        more += [f"{k} = {x}" for k, x in heads.items() if not has_default]
         yield from _rows("arrays", [arrays_of(form)])
         takes = ["as many queries as keys alone"] * self.square
         when = "" if form.how["always"] else ", if it is causal"
@@ -151,9 +151,9 @@ class Contract:
         yield from _rows("takes", takes)
         yield from _rows("gives", [_gives(form)])
         yield from _rows("required", more)
-        own = [f"{k} = {x}" for k, x in form.given.items()]
-        own = [f"{x}; its own default is {form.defaults.get(x.partition(' ')[0])}" for x in own + heads * free]
-        yield from _rows("set", own)
+        own = {**form.given, **(heads if has_default else {})}
+        own_lines = [f"{k} = {x}; its own default is {form.defaults.get(k)}" for k, x in own.items()]
+        yield from _rows("set", own_lines)
         limit = {"window": f", {self.no_limit} is no limit" * bool(self.no_limit)}
         of_number = (window := form.options.get("window")) and window.form == NUMBER
         if of_number and self.conventions.kind("window") != DEFECT:

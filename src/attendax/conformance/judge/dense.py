@@ -13,8 +13,6 @@ import numpy as np
 from ..cases.case import Inputs, Leaves, allowed_pairs
 
 MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
-
-
 SUMS, ALL = "sums", "sums and products"
 
 

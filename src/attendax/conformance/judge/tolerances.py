@@ -31,9 +31,9 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
 
     By the law twice the error of the dense formula in the same dtype (L8). Where only numbers are asked, four times
     that of the formula with every step in the dtype, also if it sums one term after the other, and what a quick exp may
-    add. Of gradients plus eps |dout| |v|, or 8 times that if all values that a row sees are equal. An effort of -1 is
-    without the formula, 0 of one draw of the numbers, 1 of more, 2 of many, and of a function of JAX under ``jax.jit``,
-    too. The largest error counts, so that more effort only allows more.
+    add. Of gradients plus eps |dout| |v|, or 8 times that if all values that a row sees are equal. The largest
+    error counts, so that more effort only allows more. The formula is evaluated: with an effort of -1 not at all, of 0
+    for one draw of the numbers, of 1 for more, of 2 for many, and then for a function of JAX under ``jax.jit`` as well.
     """
     dtype = case.dtype or how.dtype
     fine = dtype == "float64"  # there the error of the dense formula is told, and no bound
