@@ -10,7 +10,6 @@ from places import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = [path for folder in ("src/attendax", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
-PAGES_THAT_DO_NOT_PASS_YET = {"docs/gpu.md"}
 TO_MEND = (
     ROOT / "tests/pages/words_to_mend.txt"
 )  # files whose docstrings or messages do not pass yet; take out what you have mended
@@ -26,8 +25,7 @@ def test_no_sentence_is_vague():
     assert len(PAGES) > 40
     wrong = {name(page): prose.wrong(prose.of_page(page.read_text("utf-8"))) for page in PAGES}
     wrong["CHANGELOG.md"] = prose.wrong(prose.of_page(recent_changes()))
-    assert {page: lines for page, lines in wrong.items() if lines and page not in PAGES_THAT_DO_NOT_PASS_YET} == {}
-    assert {page for page in PAGES_THAT_DO_NOT_PASS_YET if not wrong[page]} == set(), "these pass now"
+    assert {page: lines for page, lines in wrong.items() if lines} == {}
 
 
 def recent_changes():
