@@ -21,7 +21,7 @@ from .tiles import Grid, Tile, divided, is_one, mask_in_tile
 Tree = TypeVar("Tree")
 
 LIMITS = Limits(rows=512, columns=512, bytes=2**21)
-ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # on an H200 within 6 % of the best (benchmarks/results/gpu/gpu.md)
+ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # within 6 % of the best (benchmarks/results/gpu)
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
 WORTH_ASKING = 4  # tiles: of fewer, none would be left out
 LEAST = 32  # a tile has at least so many queries and keys, however many heads it must hold
