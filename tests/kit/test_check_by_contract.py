@@ -348,6 +348,7 @@ OPEN = {
     "sides_literal": "only if both",
     "farther_more": "wrong sign",
     "once_scaled": "1/√(√D)",
+    "packed_lists": "q_seqlen is not understood",
 }
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")
 

@@ -50,17 +50,21 @@ def as_dict(q, k, v, scale=None):
     return {"attn_output": made.hidden, "attn_weights": made.weights}
 
 
-def lens(queries, keys, values, valid_lens=None, longer=0):
-    """(B, T, D), and a length of keys for each text: as of the book Dive into Deep Learning."""
+def _by_lengths(queries, keys, values, valid_lens, longer=0):
     s = queries @ keys.swapaxes(1, 2) / np.sqrt(queries.shape[-1])
     if valid_lens is not None:
         s = np.where(np.arange(s.shape[-1]) < valid_lens[:, None, None] + longer, s, -1e6)
     return softmax(s) @ values
 
 
+def lens(queries, keys, values, valid_lens=None):
+    """(B, T, D), and a length of keys for each text: as of the book Dive into Deep Learning."""
+    return _by_lengths(queries, keys, values, valid_lens)
+
+
 def lens_long(queries, keys, values, valid_lens=None):
     """One key too many."""
-    return lens(queries, keys, values, valid_lens, 1)
+    return _by_lengths(queries, keys, values, valid_lens, 1)
 
 
 def tril_after(q, k, v):
@@ -172,3 +176,13 @@ def once_scaled(q, k, v, n_head, mask=None):
     s = q * q.shape[-1] ** -0.25 @ k.swapaxes(-1, -2)
     out = softmax(s if mask is None else s + mask[:T, :S]) @ v
     return out.swapaxes(1, 2).reshape(*out.shape[:1], T, -1)
+
+
+def one_example(query, key, value, mask=None):
+    """(T, N, D) of one text, with a mask (T, S) and no other, as Equinox maps it over heads."""
+    s = np.einsum("tnd,snd->nts", query, key) * query.shape[-1] ** -0.5
+    if mask is not None:
+        if mask.shape != s.shape[1:]:
+            raise ValueError(f"mask must have the shape {s.shape[1:]}, not {mask.shape}")
+        s = np.where(mask, s, np.finfo(s.dtype).min)
+    return np.einsum("nts,snd->tnd", softmax(s), value)

@@ -155,3 +155,22 @@ def sides_literal(q, k, v, window_size=(-1, -1)):
     far, (left, right) = torch.arange(S) - torch.arange(T)[:, None] - S + T, window_size
     seen = (far >= -left) & (far <= right) | (left == right == -1)
     return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~seen, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
+def nearer_end(q, k, v, sliding_window=None, causal=True):
+    """Mistral: positions end where the keys end, or begin where they begin if there are more queries."""
+    T, S = q.shape[-2], k.shape[-2]
+    far = torch.arange(T)[:, None] + max(S - T, 0) - torch.arange(S)
+    seen = (far >= 0 if causal else far == far) & (far < sliding_window if sliding_window is not None else far == far)
+    return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~seen, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
+def packed_lists(query, key, value, q_seqlen=None, kv_seqlen=None):
+    """Texts one after the other (1, tokens, N, D), by lists of their lengths."""
+    lengths = zip(q_seqlen, kv_seqlen, strict=True) if q_seqlen is not None else [(query.shape[1], key.shape[1])]
+    outs, a, b = [], 0, 0
+    for m, n in lengths:
+        q, k, v = (x.transpose(1, 2) for x in (query[:, a : a + m], key[:, b : b + n], value[:, b : b + n]))
+        outs.append(((q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v).transpose(1, 2))
+        a, b = a + m, b + n
+    return torch.cat(outs, 1)

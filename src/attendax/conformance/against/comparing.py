@@ -5,6 +5,7 @@ No two functions are called equal that an option of both sets apart.
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -175,7 +176,7 @@ def _said(name: str, form: Form, beside: Form) -> str:
         return words + f" ({value})" * alike
     line = text_of(axis, value) if axis in TABLE and name != "order" else ""
     if name == "window":
-        value = {LAW["window"]: "", "end": "aligned to the end"}.get(value, value)
+        value = "" if value == LAW["window"] else re.sub(r"^end\b", "aligned to the end", value)
         pair = "window" in form.options and form.options["window"].form == WIDE["window"]
         reach = ("the keys between two sides",) if pair else (form.how["reach"], form.how["side"])
         value, line = ", ".join(filter(None, (*reach, value))), line if pair else window_rule(form.how)

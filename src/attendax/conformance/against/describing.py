@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -68,7 +69,13 @@ UNSCALED, DIVIDED, OTHERWISE = "does not scale what is kept", "divides what is k
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
 IN_INFERENCE = "acts in inference as well"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
+OF_ARRAYS = "mask", "key_lengths", "segments"  # options that hide keys by arrays
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
+
+
+def _stem(name: str) -> str:
+    """A name without what says that it is of queries or of keys."""
+    return re.sub(r"^(query|key|q|kv?)_|_(q|kv?)$", "", name)
 
 
 class Describing:
@@ -82,6 +89,7 @@ class Describing:
         self.in_order = True  # whether its arrays are in the order of their names
         self.answers: dict[Any, Any] = {}
         self.rights: dict[Any, tuple[Answer, Probe]] = {}
+        self.refuting: dict[str, list[Probe]] = {}  # calls that refute what was found of an option
         self.said, self.several, self.rough = "", False, False
         self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
@@ -153,6 +161,7 @@ class Describing:
                 name = next((x for x in probe.options if form.how[AXIS[x]] == IGNORED), next(iter(probe.options)))
                 said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
                 self.unknown[form.options[name].name or name] = said
+                self.refuting.setdefault(name, []).append(probe)
                 form = form.but(**{AXIS[name]: LAW[AXIS[name]]}).keeping(x for x in form.options if x != name)
         return form
 
@@ -379,14 +388,28 @@ class Describing:
         row = OPTIONS[ours]
         hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
         hows = [{AXIS[ours]: IGNORED}] * (IGNORED in TABLE[AXIS[ours]]) if ignored else hows
+        if ignored and ours == "key_lengths" and self._partner(name):
+            return None
         for kinds, probes in self._asked(form, ours, name):
             offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
             settled = self._settled((x.but(**how) for how in hows for x in offered), probes)
+            if settled and not ignored and ours in OF_ARRAYS and not self._changes(settled, probes):
+                continue
             if found := settled if ignored or not settled else self._refined(settled, ours):
                 return found
             if ours == "bias" and not ignored and (factor := self._factor(offered[0])):
                 return self._settled([offered[0].but(order=x, bias=factor) for x in TABLE["order"]], probes)
         return None
+
+    def _partner(self, name: str) -> str:
+        """The parameter for queries whose name is otherwise that of one for keys: q_seqlen of kv_seqlen."""
+        return next((x for x in self.fn.names if x.startswith("q") and _stem(x) == _stem(name)), "")
+
+    def _changes(self, form: Form, probes: list[Probe]) -> bool:
+        """Tell whether the options of some calls change their results by a form: else no answer refutes it."""
+        by = form.but(empty="NaN")
+        both = ((self._right(by, x), self._right(by, Probe(x.arrays, {}))) for x in probes)
+        return any(distance(plain[:1], x[:1], some=True) > TOLERANCE for x, plain in both)
 
     def _asked(self, form: Form, ours: str, name: str = "") -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
         """Kinds of values, and the inputs by which they are told apart; segment ids may have one name for both."""

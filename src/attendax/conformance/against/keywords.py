@@ -32,6 +32,7 @@ ALWAYS = {
 }  # axes of every call, in words
 OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"
+OF_ONE = "BS/", "BTS/"  # ranks of a mask that has no axis of heads in a call of one text or one head
 LEAST = "-1e30"  # of a score where a product with 0 has to stay 0
 
 
@@ -188,7 +189,7 @@ class Keywords:
     def _as_theirs(self, name: str, x: str = "") -> str:
         """The value of an option of ``a``, or another one, as ``b`` takes it, which may count a window otherwise."""
         mine, theirs = self.a.options.get(name), self.b.options[name].form
-        if self.loops and name in ("mask", "bias") and not theirs.startswith("BS/"):
+        if self.loops and name in ("mask", "bias") and not theirs.startswith(OF_ONE):
             theirs = "/".join(["BNTS", *theirs.split("/")[1:]])
         one, other = (REACH[form.how["reach"]] if name == "window" else "" for form in (self.a, self.b))
         if mine and not x:

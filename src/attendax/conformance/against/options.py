@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..adapters.implementation import PACKED
-from ..conventions.table import IGNORED, OF_VALID, TABLE
+from ..conventions.table import IGNORED, NEARER, OF_VALID, TABLE
 
 VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one more sequence, of one token
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
@@ -118,7 +118,7 @@ class Row(NamedTuple):
 OF_PADDING = "key_padding_mask", "padding_mask", "key_mask"  # masks that may be of lengths of keys
 OPTIONS = {
     "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
-        {"causal": _of("causal", OF_VALID), "empty": _of("empty")}, (True,),
+        {"causal": _of("causal", OF_VALID, NEARER), "empty": _of("empty")}, (True,),
         {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",

@@ -323,23 +323,20 @@ class Describer(Describing):
                 if self._by_law(ours, offered, probes):  # these calls cannot tell it from the law
                     continue
                 offered = [x for x in offered if not x.options[ours].form.endswith(ADDED)]
-                plain = [self._right(form, Probe(probe.arrays, {})) for probe in probes]
                 others = [x.but(**way) for way in ways for x in offered]
-                changing = (x for x in others if self._changes(x, probes, plain))
-                if found := next((x for x in changing if all(self._is_nearly(x, probe) for probe in probes)), None):
+                changing, asked = (
+                    (x for x in others if self._changes(x, probes)),
+                    [*probes, *self.refuting.get(ours, ())],
+                )
+                if found := next((x for x in changing if all(self._is_nearly(x, probe) for probe in asked)), None):
                     return self._limited(found) if found.options[ours].form == options.WIDE.get("window") else found
-                alone = (x.but(empty=y) for x in others if not self._changes(x, probes, plain) for y in TABLE["empty"])
+                alone = (x.but(empty=y) for x in others if not self._changes(x, probes) for y in TABLE["empty"])
                 if ours == "mask" and (found := self._settled(alone, probes)):  # it hides all keys of a query, or none
                     return found.but(empty=form.how["empty"])
                 lowered = ((x, self._lowers(x)) for x in offered if ours == "mask")
                 if found := self._settled((x.but(fill=f"less {c:.4g}") for x, c in lowered if c), probes):
                     return found
         return None
-
-    def _changes(self, form: Form, probes: list[Probe], plain: list[Answer]) -> bool:
-        """Tell whether the options of some calls change their results by a form: else no answer refutes it."""
-        right = (self._right(form.but(empty="NaN"), probe) for probe in probes)
-        return any(distance(y[:1], x[:1], some=True) > TOLERANCE for x, y in zip(right, plain, strict=True))
 
     def _alike(self, form: Form, ours: str, name: str, kinds: Iterable[str], probes: list[Probe]) -> Form | None:
         """The form with an option that it takes beside as many queries as keys, and raises with otherwise."""

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from ..against.forms import GIVEN, UNKNOWN, Form, Option, text_of
+from ..against.keywords import OF_ONE
 from ..against.options import BEGINS, MEANINGS, NUMBER, OR_ADDED, VARLEN, WIDE, WORD, first_kind
 from ..against.writing import Adapter
 
@@ -128,7 +129,7 @@ def _masks(options: Mapping[str, Option], form: Form, made: Adapter) -> list[str
     for name, option in (("mask", mask), ("bias", bias)):
         if option:
             own = option.form.partition("/")[0]
-            rank = "BNTS" if made.loops and own != "BS" else own
+            rank = "BNTS" if made.loops and not option.form.startswith(OF_ONE) else own
             lines += _when(f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops)))
     if mask and bias and mask.name == bias.name:
         both = f"mask, bias = None, bias + {made.cast(f'({MEANINGS[ADDED][0]})'.format(x='mask'), 'query.dtype')}"

@@ -21,6 +21,7 @@ JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old max
 SO_FAR, BLOCKS = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD = "mask in place of causal"
 OF_VALID = "aligned to the end of the key lengths"  # of causal
+NEARER = "aligned to the end, to the start where T > S"  # of causal
 OF_GROUPS = "by the place in a group"  # the order of heads
 NOT_GIVEN = "0 is not given"
 EXPECT = '--expect "{axis}={value}"'  # of a convention that can be stated
@@ -97,6 +98,9 @@ TABLE: dict[str, Axis] = {
             CONVENTION, "FlashAttention 2.1"),
         OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,
             CONVENTION, "flash_attn_with_kvcache of FlashAttention 2.2"),
+        NEARER: Line("j <= i + max(S - T, 0)",
+            "causal is aligned to the end of the keys, to the start where there are more queries", EXPECT,
+            CONVENTION, "FlashAttention 2.1, where T <= S"),
         "aligned to the start, and a single query sees all": Line("(j <= i) | (T == 1)",
             f"{ONE_QUERY}: causal is left out there", EXPECT, CONVENTION,
             "transformers, integrations/sdpa_attention.py"),
@@ -131,6 +135,10 @@ TABLE: dict[str, Axis] = {
         "sides exchanged": Line("(j >= i - right) & (j <= i + left)", "a window exchanges its sides, left and right"),
         "end": Line("(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys",
             kind=CONVENTION, source="FlashAttention 2.3"),
+        "end, the start where T > S": Line(
+            "(j >= i + max(S - T, 0) - left) & (j <= i + max(S - T, 0) + right)",
+            "a window is aligned to the end of the keys, to the start where there are more queries",
+            kind=CONVENTION, source="FlashAttention 2.3, where T <= S"),
         **_sides("end, ", "a window is aligned to the end of the keys, and counts one key {}", " + S - T"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
         "turned": Line("(j < i - left) | (j > i + right)", "a window hides the keys that it has to show"),
