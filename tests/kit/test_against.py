@@ -404,7 +404,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert says(
         out,
         (
-            "1. scale where none is given: A multiplies by 1/√D; B multiplies by 1",
+            "1. scale if none is given: A multiplies by 1/√D; B multiplies by 1",
             "T=1, S=2, D=2",
             "Equal to",
             "def adapted",

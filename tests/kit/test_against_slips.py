@@ -170,7 +170,7 @@ def scaled_by_heads(q, k, v):
 
 def test_a_scale_that_one_head_does_not_show():
     found = here(masked, scaled_by_heads)
-    assert str(found.differences[0]) == "scale where none is given: A multiplies by 1/√D; B multiplies by 1/√(N·D)"
+    assert str(found.differences[0]) == "scale if none is given: A multiplies by 1/√D; B multiplies by 1/√(N·D)"
     assert found.differences[0].shown.startswith("N=2, G=2, ")
     assert found.explained
 
@@ -451,7 +451,7 @@ def mask_and_causal(q, k, v, mask=None, causal=False, scale=None):
 def test_an_option_that_another_one_hides():
     found = here(mask_and_causal, mask_or_causal)
     assert [x.name for x in found.differences] == ["joins"]
-    assert "causal is left out where a mask is given" in str(found.differences[0])
+    assert "causal is left out if a mask is given" in str(found.differences[0])
     assert found.explained, found.text()
 
 

@@ -81,7 +81,7 @@ def test_wrong_results_have_their_cause(tmp_path, capfd):
     status, said = judged(home, capfd)
     assert status == 1
     assert "1. wrong numbers: scores are not scaled" in said
-    assert "nothing; its results lie in a folder, and causes that take another call were not looked for" in said
+    assert "nothing; the results are those of the folder, so no diagnosis could make another call" in said
     status, script = judged(home, capfd, "--reproduce", "causal, more queries")
     assert status == 1
     assert "implementation('folder:" in script

@@ -135,7 +135,7 @@ def no_sinks_of_one_query(query, key, value, *, sinks=None, **options):
 @pytest.mark.parametrize(
     ("fn", "words"),
     [
-        (no_offset_beside_lengths, "offset is ignored where key_lengths is given"),
+        (no_offset_beside_lengths, "offset is ignored if key_lengths is given"),
         (no_sinks_of_one_query, "sinks is ignored in 2 of 10 calls with it"),
     ],
 )

@@ -62,7 +62,7 @@ OF_TABLE = {  # axes whose values are told by the words of the table, and what i
     "width": ("numbers of a head", "takes all of them"),
 }  # fmt: skip
 NUMBERS = {
-    "scale": Convention("scale where none is given", "multiplies by {0}"),
+    "scale": Convention("scale if none is given", "multiplies by {0}"),
     "negative": Convention("a side of a window that is negative", "{0}"),
     "always": Convention("causal whatever is asked", "{0}"),
     "causal": Convention("causal", "is {0}: {line}"),

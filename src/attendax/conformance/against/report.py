@@ -98,7 +98,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Compari
         ...     return scores / scores.sum(-1, keepdims=True) @ value
         >>> import numpy as np
         >>> print(diff(one, other).differences[0])
-        scale where none is given: A multiplies by 1/√D; B multiplies by 1
+        scale if none is given: A multiplies by 1/√D; B multiplies by 1
     """
     if home := next((x for x in (a, b) if isinstance(x, str) and x.startswith("folder:")), ""):
         raise Refusal(f"{home} holds results, and can be asked nothing: `attendax judge {home[7:]}` judges them")

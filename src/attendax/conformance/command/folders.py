@@ -24,7 +24,7 @@ from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..protocol import SCHEMA, write_results
-from ..report.outcome import KnownFailures
+from ..report.outcome import KnownFailures, number_of
 from ..report.outcomes import versions
 from ..run.budget import Budget
 from ..run.run import Run
@@ -84,11 +84,12 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] |
 
 def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int | None) -> str:
     asked = sum(map(bool, recorder.cases.values()))
-    said = f"{args.folder}: folders {len(recorder.folders)}, of cases {asked}, seed {args.seed}"
-    said += f"; asked of functions of Python alone: {cases - asked}" if cases > asked else ""
+    said = f"{args.folder}: {number_of(len(recorder.folders), 'folder')} for {number_of(asked, 'case')}, seed {args.seed}"
+    said += f"; {number_of(cases - asked, 'case')} left out, for Python functions only" if cases > asked else ""
     if beside is None:
         return f"{said}. Write the results into the folders, then: attendax judge {shlex.quote(args.folder)}"
-    return f"{said}. In {beside} of them lie right_*.npy, and allowed_error_*.npy: how far off each number may be"
+    beside_them = "right_*.npy (the right results) and allowed_error_*.npy (the largest errors allowed)"
+    return f"{said}. In {number_of(beside, 'folder')}: {beside_them}"
 
 
 def _write_right(case: Case, how: How, folder: Path) -> bool:

@@ -56,7 +56,7 @@ def python(value: str) -> str:
 
 
 def words_of_scale(name: str) -> str:
-    """A sentence on a scale where none is given."""
+    """The sentence on the scale of a call that passes none."""
     if name == "1":
         return "scores are not scaled"
     if "log(S)" in name:
@@ -193,7 +193,7 @@ TABLE: dict[str, Axis] = {
             )
             for one, other in itertools.combinations(("causal", "window", "key_lengths", "segments", "mask"), 2)
         },
-        INSTEAD: Line("in_place('mask', 'causal')", "causal is left out where a mask is given", kind=UNUSUAL),
+        INSTEAD: Line("in_place('mask', 'causal')", "causal is left out if a mask is given", kind=UNUSUAL),
     },
     "pairs": {
         "seen": Line("seen"),

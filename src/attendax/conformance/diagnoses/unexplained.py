@@ -125,7 +125,7 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     beside = _beside(option, cases, right)
     beside = [x for x in beside if trial and qualifiers.passes_without(x, wrong, trial.implementation, trial.how)]
     if beside and all(_shows(option, x, x.got) for x in varied(mine)):
-        return f" where {' and '.join(beside)} {'are' if len(beside) > 1 else 'is'} given"
+        return f" if {' and '.join(beside)} {'are' if len(beside) > 1 else 'is'} given"
     if not right:
         return ""
     where = ""

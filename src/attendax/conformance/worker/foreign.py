@@ -24,7 +24,7 @@ FOLDERS: list[str] = []  # where the worker may write what is gone with it
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
-READ = "nothing; its results lie in a folder, and causes that take another call were not looked for"
+READ = "nothing; the results are those of the folder, so no diagnosis could make another call"
 LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
