@@ -84,7 +84,9 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] |
 
 def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int | None) -> str:
     asked = sum(map(bool, recorder.cases.values()))
-    said = f"{args.folder}: {number_of(len(recorder.folders), 'folder')} for {number_of(asked, 'case')}, seed {args.seed}"
+    said = (
+        f"{args.folder}: {number_of(len(recorder.folders), 'folder')} for {number_of(asked, 'case')}, seed {args.seed}"
+    )
     said += f"; {number_of(cases - asked, 'case')} left out, for Python functions only" if cases > asked else ""
     if beside is None:
         return f"{said}. Write the results into the folders, then: attendax judge {shlex.quote(args.folder)}"
