@@ -15,7 +15,9 @@ SECTIONS = {  # a section that has left its page: where it is
         "sizes-as-people-run-them": "check-reference#sizes",
         "the-world-s-matrix": "matrix#all-libraries",
     },
+    "gpu": {"cudnn-by-name": "gpu#cudnn", "the-kernels-of-triton-by-name": "gpu#triton"},
     "how-it-is-fast": {"native-or-tiles": "implementations"},
+    "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
     "matrix": {"counts": "matrix#by-law", "what-was-found": "matrix#all-findings"},
 }
 GO = "const moved = {}; const to = moved[location.hash.slice(1)]; if (to) location.replace(to);"
