@@ -15,6 +15,7 @@ SECTIONS = {  # a section that has left its page: where it is
         "sizes-as-people-run-them": "check-reference#sizes",
         "the-world-s-matrix": "matrix#all-libraries",
     },
+    "against": {"layers": "layers"},
     "gpu": {"cudnn-by-name": "gpu#cudnn", "the-kernels-of-triton-by-name": "gpu#triton"},
     "how-it-is-fast": {"native-or-tiles": "implementations"},
     "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
