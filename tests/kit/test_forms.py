@@ -18,6 +18,7 @@ from attendax.conformance.conventions.search import fitting
 from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.diagnoses.unexplained import LEAKS
 from attendax.conformance.report.outcomes import Harm
+from planted import SOURCE, Mistake, planted
 
 check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
 KEPT = ("value", "held", "merged")  # judges of numbers
@@ -208,6 +209,22 @@ def test_a_scale_of_one_gradient_is_not_that_of_both(which, power, words, only):
 
     report = check(right_attention.attend, backward=backward, arrays="numpy", level="backward", only=only)
     assert [(cause.name, cause.harm) for cause in report.causes] == [(words, Harm.GRADIENTS)]
+
+
+OF_THE_SOFTMAX = {  # in place of the gradient of the scores, and what is said of it
+    "weights * dweights": "dS = P · dP: the row sum of P · dP is not subtracted",
+    "weights * (dweights - (dweights * weights).sum(axis=-2, keepdims=True))": "delta is summed over the queries, not",
+    "dweights - delta": "dS = dP - delta: it is not multiplied by the weights",
+    "weights * (1 - weights) * dweights": "dS = P · (1 - P) · dP: the derivative of each weight by its own score alone",
+}
+
+
+@pytest.mark.parametrize("line", OF_THE_SOFTMAX)
+def test_a_softmax_backward_is_named(line):
+    wrong = planted(SOURCE, Mistake("gradient: plain", "weights * (dweights - delta)", line))
+    report = check(wrong["attend"], backward=wrong["backward"], arrays="numpy", level="backward", profile="numbers")
+    assert len(report.causes) == 1
+    assert report.causes[0].name.startswith(OF_THE_SOFTMAX[line])
 
 
 ONE_LINE_OFF = {  # what check says, and what diff says of it beside the right one

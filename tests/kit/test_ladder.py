@@ -23,6 +23,7 @@ from attendax.conformance.judge.judges import compared
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
 from libraries import implementation
+from planted import SOURCE, Mistake, planted
 from stated import check
 
 WHOLE = 50  # draws
@@ -462,3 +463,14 @@ def test_the_error_of_one_draw_is_not_the_last_word_in_a_narrow_dtype():
     assert compared(trial, off, wanted).verdict is Verdict.OK
     off |= {"grad query": wanted["grad query"] * 1.5}
     assert compared(trial, off, wanted).verdict is Verdict.WRONG
+
+
+def test_gradients_may_be_sums_of_one_term_after_the_other():
+    """Of 10,495 equal weights such a sum is off by more than four times what a sum of pairs is."""
+    name = "gradient: ladder: scale, numbers below 0.01, B=1 N=4 G=4 T=1 S=10495 D=32 V=32"
+    given = {"arrays": "numpy", "level": "backward", "only": [name], "seed": 1, "budget": 0, "in_process": True}
+    for total in ("powers", "(dweights * weights)"):
+        line = f"{total}.sum(axis=-1, keepdims=True)"
+        for instead, ok in ((f"{total}.cumsum(axis=-1)[..., -1:]", True), (f"{line} * np.float32(0.9)", False)):
+            made = planted(SOURCE, Mistake(name, line, instead))
+            assert check(made["attend"], backward=made["backward"], profile="numbers", **given).ok is ok

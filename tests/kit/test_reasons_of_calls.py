@@ -10,8 +10,8 @@ import right_attention
 import stated
 from attendax import conformance
 from attendax.conformance.adapters.implementation import Implementation
+from attendax.conformance.conventions.table import OVERFLOWS
 from attendax.conformance.diagnoses import by_running
-from attendax.conformance.diagnoses.by_probing import OVERFLOWS
 from attendax.conformance.diagnoses.by_running import RACE, STRIDES, UNWRITTEN
 from attendax.conformance.diagnoses.unexplained import COUNTS, LEAK, OTHER_BITS, WEIGHED
 from attendax.conformance.frameworks import in_numpy

@@ -14,7 +14,7 @@ from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
 from ..conventions.form import Form as Conventions
-from ..conventions.table import ASKS, DECLARED, DEFECT, OF_GROUPS, TABLE, UNUSUAL
+from ..conventions.table import ASKS, DECLARED, DEFECT, OF_GROUPS, OVERFLOWS, TABLE, UNUSUAL
 from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign
@@ -128,14 +128,14 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
         mine, some = cause.harm in OF_NUMBERS and not cause.tried, [cases[name] for name in cause.cases]
         of_lengths = [by_mask and "key_lengths" in case.options for case in some]
         asks = [_asks(case, defect) for case in some]
-        if defect.axis == "large" and "NaN" not in cause.name:
-            return False
+        if defect.axis == "large":
+            return "NaN" in cause.name or cause.name == OVERFLOWS
         return defect.words in cause.name or all(of_lengths) or (mine and all(map(operator.or_, asks, of_lengths)))
 
     mine = [cause for cause in report.causes if is_of_it(cause)]
     if not mine:
         return report
-    first = next((cause for cause in mine if defect.words in cause.name), mine[0])
+    first = max(mine, key=lambda cause: (defect.words in cause.name, cause.tried))
     names = dict.fromkeys(name for cause in (first, *mine) for name in cause.cases)
     harm = min((cause.harm for cause in mine), key=list(Harm).index)
     joined = first._replace(name=defect.words, harm=harm, cases=tuple(names), least=False)

@@ -185,7 +185,7 @@ class Steps:
             moved = p * (cotangent @ saved.v.swapaxes(-1, -2))
             p = np.exp(s - np.where(lse == -np.inf, 0, lse))
         delta = self.line("delta", x=moved)
-        ds, of_sinks = p * (dp - delta), -share * delta
+        ds, of_sinks = self.line("of_scores", p=p, dp=dp, delta=delta), -share * delta
         if "lse_cotangent" in extra:
             unit = self.line("lse", lse=1.0, largest=0.0) - self.line("lse", lse=0.0, largest=0.0)
             dlse = unit * np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)

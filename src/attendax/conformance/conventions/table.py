@@ -13,6 +13,7 @@ KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
 WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
+OVERFLOWS = "exp overflows: the row's largest score is not subtracted"
 SEES_ALL, SEES_LATER = OF_KEYS = "attention to all keys", "the mean of later keys"  # of a query without any key
 LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
@@ -360,7 +361,14 @@ TABLE: dict[str, Axis] = {
     "delta": {
         "over all keys": Line("x.sum(-1, keepdims=True)"),
         "left out": Line("0 * x", "dS = P · dP: the row sum of P · dP is not subtracted"),
+        "over queries": Line("x.sum(-2, keepdims=True)", "delta is summed over the queries, not over the keys"),
         **_of("over blocks of {b}", "in_blocks(x, {b})", "delta is summed over a block of keys, not over all"),
+    },
+    "of_scores": {
+        "P · (dP - delta)": Line("p * (dp - delta)"),
+        "dP - delta": Line("dp - delta", "dS = dP - delta: it is not multiplied by the weights"),
+        "P · (1 - P) · dP": Line("p * (1 - p) * dp",
+            "dS = P · (1 - P) · dP: the derivative of each weight by its own score alone"),
     },
     "gradient_scale": {
         "once": Line("scale, scale"),
@@ -404,7 +412,7 @@ DECLARED = {  # what an adapter or a flag declares, as a value of the axes causa
     "decode": "aligned to the start, and a single query sees all", "zero": "0", "mean": "the mean of the values",
     "nan": "NaN",
 }  # fmt: skip
-BACKWARD = ("delta", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
+BACKWARD = ("delta", "of_scores", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
 ASKS = {  # the options without which an axis makes no difference, any of them
     "causal": ("is_causal",), "offset": ("offset",), "window": ("window",), "key_lengths": ("key_lengths",),
     "segments": ("query_segment_ids",), "mask": ("mask",), "given_scale": ("scale",), "order": ("softcap", "bias"),

@@ -32,7 +32,6 @@ bias = np.zeros((1, 1, T, S), dtype); bias[..., 0] = 1"""  # the first score is 
 EVEN = "query = np.full_like(query, 1 / D); key = np.full_like(key, {score} * D**0.5)"
 ABOUT = {"float16": (6, 100), "float64": (600, 720)}  # scores below and above the last whose exponential is finite
 LOWEST = -103.0  # a score below which every exponential is 0 in float32
-OVERFLOWS = "exp overflows: the row's largest score is not subtracted"
 MANY, MORE_KEYS = 9, (0, 5)
 GIVEN = 0.3
 

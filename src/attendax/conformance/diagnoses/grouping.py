@@ -10,6 +10,7 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, GRADIENT, HELD, Case
 from ..cases.how import How
+from ..conventions.table import OVERFLOWS
 from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
@@ -25,7 +26,7 @@ FOR_FOLDERS = FOR_FOREIGN[:1]
 MANY = 24  # faults
 MORE = 4  # times the seconds of a run, if they were too few
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
-LOOKS = (*by_running.LOOKS, (by_probing.OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
+LOOKS = (*by_running.LOOKS, (OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
 OF_NUMBERS = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
 COMPUTED = ("value", "after_others", "but_for_empty_rows", "held")  # judges of what one call gives
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of

@@ -57,6 +57,12 @@ class Rounding(NamedTuple):
         a, b = _each(self._operand, a), _each(self._operand, b)
         return self.step(_in_turn(a, b) if self.style.in_turn == ALL else a @ b)
 
+    def total(self, x: Any) -> Any:
+        """The sum of each row."""
+        if not self.style.in_turn:
+            return x.sum(axis=-1, keepdims=True)
+        return _in_turn(x, self.xp.ones_like(x[..., :1, :].swapaxes(-1, -2)))
+
     def step(self, x: Any) -> Any:
         """A step's result, in the dtype of the steps."""
         narrow = np.dtype(self.style.steps)
@@ -122,8 +128,7 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style, tangents: Leaves 
     sinks = arrays["sinks"][:, None, None] if "sinks" in arrays else np.full((), -np.inf, compute_dtype)
     largest = rounding.constant(xp.maximum(largest, sinks.real))
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
-    ones = xp.ones_like(powers[..., :1, :].swapaxes(-1, -2))
-    total = step((_in_turn(powers, ones) if style.in_turn else powers.sum(axis=-1, keepdims=True)) + of_sink)
+    total = step(rounding.total(powers) + of_sink)
     weights = step(powers / xp.where(total == 0, 1, total))
     out = rounding.rounded(by_head(rounding.rounded(weights * kept), v))
     lse = step(largest + xp.log(total))[..., 0]
@@ -157,7 +162,7 @@ def _pulled(inputs: Inputs, s: dict[str, Any], kept: Any = 1) -> dict[str, Any]:
     cotangent = inputs.extra["cotangent"].astype(rounding.compute_dtype)
     dweights = product(cotangent, s["v"].swapaxes(-1, -2)) * kept
     weights = s["weights"]
-    average = step((dweights * weights).sum(-1, keepdims=True))
+    average = step(rounding.total(dweights * weights))
     dscores, of_sink = step(weights * step(dweights - average)), -average
     if "lse_cotangent" in inputs.extra:
         through_lse = inputs.extra["lse_cotangent"].astype(rounding.compute_dtype)[..., None]

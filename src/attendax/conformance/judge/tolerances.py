@@ -23,6 +23,7 @@ EXACT, NEARLY_EXACT = 1e-12, 1e-10  # float64: by L8, and where only numbers are
 EASY = 4.0  # where only numbers are asked: times the error of the dense formula, every step of it in the dtype
 EXP = 20  # roundings that the exp of a float32 kernel may be off by there: torch's is, in the forward and once more
 MOST = 2  # effort
+OF_NUMBERS = FORWARD, HELD, GRADIENT, GRADIENT_HELD
 TURNS = dense.SUMS, dense.ALL
 
 
@@ -30,7 +31,7 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
     """The largest error of each leaf that is allowed.
 
     By the law twice the error of the dense formula in the same dtype (L8). Where only numbers are asked, four times
-    that of the formula with every step in the dtype, also if it sums one term after the other, and what a quick exp may
+    that of the formula with every step in the dtype, also if it adds one term after the other, and what a quick exp may
     add. Of gradients plus eps |dout| |v|, or 8 times that if all values that a row sees are equal. The largest
     error counts, so that more effort only allows more. The formula is evaluated: with an effort of -1 not at all, of 0
     for one draw of the numbers, of 1 for more, of 2 for many, and then for a function of JAX under ``jax.jit`` as well.
@@ -46,7 +47,7 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
         for compiled in (False, True) if in_jax else (False,):
             more = dense_errors(case, how.seed, dtype, draws=MANY_DRAWS, in_jax=compiled, style=style)
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
-        for in_turn in TURNS if not how.strict and case.direction in (FORWARD, HELD) and dtype == "float32" else ():
+        for in_turn in TURNS if not how.strict and case.direction in OF_NUMBERS and dtype == "float32" else ():
             more = dense_errors(case, how.seed, dtype, draws=1, style=style._replace(in_turn=in_turn))
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
     found = {leaf: _tolerance(case, how, dtype, leaf, errors.get(leaf)) for leaf in wanted}

@@ -81,7 +81,7 @@ class Run:
         self.implementation = made
         cheap, dear = by_finds(listed)
         self.tell.begins("cases", self.budget.left)
-        found = self._judged(cheap, len(listed))
+        found = self._judged(cheap, len(listed), phase="list")
         self._look(found)
         self.tell.begins("drawing sizes as people run them", self.budget.left)
         drawn, left_out = self._drawn(only, level, refuses=any(o.finding.refused for o in found))
