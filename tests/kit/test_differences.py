@@ -330,7 +330,7 @@ def test_nan_in_the_result_is_told():
 
 def test_tensors_of_torch_are_refused():
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    words = r"assert_gradients: x got a torch.Tensor, expected arrays of JAX or NumPy; .*torch.autograd.gradcheck"
+    words = r"assert_gradients: x got a torch.Tensor, expected JAX or NumPy arrays; .*torch.autograd.gradcheck"
     with pytest.raises(TypeError, match=words):
         assert_gradients(lambda x: torch.sin(x), torch.ones(3))
 

@@ -155,13 +155,13 @@ def test_vectors(tmp_path):
 
 BROKEN = {  # what is done to a folder, the status, and what is said
     "torn": (lambda home: _cut(home / "plain/out.npy"), 1, "plain: out.npy has 479 bytes of numbers, expected 480"),
-    "no array": (lambda home: (home / "plain/out.npy").write_text("1 2"), 1, "plain: out.npy is no array of NumPy"),
+    "no array": (lambda home: (home / "plain/out.npy").write_text("1 2"), 1, "plain: out.npy is not a NumPy array"),
     "shape": (lambda home: np.save(home / "plain/out.npy", np.zeros(3)), 1, "out has shape (3,), expected (2, 3,"),
     "NaN": (lambda home: np.save(home / "plain/out.npy", np.full((2, 3, 5, 4), np.nan)), 1, "is NaN"),
-    "case": (lambda home: _cut(home / "plain/case.json"), 2, "plain/case.json cannot be read: it is no JSON; write"),
+    "case": (lambda home: _cut(home / "plain/case.json"), 2, "plain/case.json cannot be read: it is not JSON; write"),
     "newer case": (lambda home: _edit(home / "plain/case.json", schema=9), 2, "case.json is of schema 9, this version"),
     "newer index": (lambda home: _edit(home / INDEX, schema=9), 2, "index.json is of schema 9"),
-    "index": (lambda home: _cut(home / INDEX), 2, "index.json cannot be read: it is no JSON"),
+    "index": (lambda home: _cut(home / INDEX), 2, "index.json cannot be read: it is not JSON"),
     "no index": (lambda home: (home / INDEX).unlink(), 2, "name a folder that `attendax inputs DIR` has written"),
     "empty index": (lambda home: (home / INDEX).write_text(f'{{"schema": {SCHEMA}}}'), 2, "index.json has no folders"),
     "another run": (lambda home: _edit(home / "plain/case.json", id="0"), 2, "plain/case.json is of another run than"),

@@ -36,7 +36,7 @@ WRONG = {  # what a program does, and what the kit finds
     "writes nothing": ("pass", "out.npy was not written"),
     "removes its folder": ("import shutil; shutil.rmtree(folder)", "it removed the folder of its case"),
     "writes half": ("open(f'{folder}/out.npy', 'wb').write(NPY[:-5])", "out.npy has 7 bytes of numbers, expected 12"),
-    "writes text": ("open(f'{folder}/out.npy', 'w').write('1 2 3')", "out.npy is no array of NumPy"),
+    "writes text": ("open(f'{folder}/out.npy', 'w').write('1 2 3')", "out.npy is not a NumPy array"),
     "another shape": (ZEROS.strip(), "out has shape (3,), expected (2, 3, 5, 4)"),
     "names its error first": (
         "sys.exit('at 3\\n\\x1b[31mTypeError: no bias\\x1b[0m\\n at a\\n at b\\n}\\n\\nNode.js v20')",

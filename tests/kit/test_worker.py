@@ -41,13 +41,13 @@ CRASHES = {
     "has_no_memory": ("obscure error", "MemoryError"),
     "answers_junk": ("crash", "its process wrote to the pipe of the answers"),
     "gives_a_torn_file": ("crash", "out.npy has 959 bytes of numbers, expected 960: it is torn"),
-    "gives_text": ("crash", "out.npy is no array of NumPy"),
+    "gives_text": ("crash", "out.npy is not a NumPy array"),
     "gives_objects": ("crash", "out.npy is object, expected real numbers"),
-    "gives_a_pipe": ("crash", "out.npy is no file of at most"),
+    "gives_a_pipe": ("crash", "out.npy is not a file of at most"),
     "gives_a_link": ("crash", "out.npy cannot be read"),
     "gives_an_unknown_error": ("crash", "error.json says nothing that is known"),
     "removes_its_folder": ("crash", "No such file or directory"),
-    "gives_too_much": ("crash", "out.npy is no file of at most"),
+    "gives_too_much": ("crash", "out.npy is not a file of at most"),
 }
 
 

@@ -1,16 +1,20 @@
-"""Judge anyone's attention: cases that each cite a law, verdicts, and reproductions; right is what ``spec`` says.
+"""Test any attention function: cases that each cite a law, verdicts, and scripts that reproduce faults.
 
-``fn(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
+The function is ``fn(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
 key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None, return_lse=False,
-offset=0, sinks=None)`` takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and gives (..., N, T, V), with
-``return_lse`` also (..., N, T). A keyword is passed only where a case needs it. One that the signature lacks, or that
-raises ``NotImplementedError`` with words, is not offered. A mask is boolean, True = may look; ``is_causal`` begins at
-key 0; ``offset`` (B,) is where the queries begin among the keys, for ``is_causal``: a cache; ``window`` is (left,
-right), None = no bound; lengths are (B,), segment ids (B, T) and (B, S); ``sinks`` (N,) are the scores of one more key
-of value 0 for each query head, which no mask, bias, scale or softcap changes; ``dropout_rng`` is a JAX key, or an
-integer where the arrays are not JAX's.
+offset=0, sinks=None)``. It takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and returns (..., N, T, V), with
+``return_lse`` also (..., N, T). Cases pass only the keywords that they need. A keyword that the signature lacks, or for
+which the function raises ``NotImplementedError`` with a message, is not offered.
 
-Each name is imported when it is first asked for: the process that calls the function needs few of them.
+- ``mask`` is boolean, True = may look. ``is_causal`` begins at key 0.
+- ``offset`` (B,) is the position of the first query among the keys, for ``is_causal`` with a cache.
+- ``window`` is (left, right), None = no bound. Lengths are (B,), segment ids (B, T) and (B, S).
+- ``sinks`` (N,) are the scores of one more key with value 0 for each query head. Mask, bias, scale and softcap do not
+  change them.
+- ``dropout_rng`` is a JAX key, or an integer if the arrays are not JAX arrays.
+
+The specification, ``attendax.spec``, says what is right. Each name is imported when it is first used, because the
+process that calls the function needs few of them.
 """
 
 import importlib

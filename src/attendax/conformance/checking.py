@@ -37,41 +37,43 @@ def check(
     in_process: bool = False, contract: str | None = None, expect: Mapping[str, str] | None = None,
     ignore: Iterable[str] = (), device: str | None = None, **left: Any,
 ) -> Report:  # fmt: skip
-    """Judge an attention function, law by law, gradients included.
+    """Test an attention function against the laws, gradients included.
 
-    A function is described first, as by ``describe``: it is called in its own way, and judged by its own conventions.
+    ``describe`` first finds how the function is called and which conventions it follows. It is judged by these.
 
     Args:
-        fn: the function, as the docstring of ``attendax.conformance`` has it; or its path "module:function"; or that of
-            a program, "exec:./prog {case}"; or an ``Implementation``, or its path. A function may carry its gradients:
-            ``fn.backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives those of query, key, value,
-            bias and sinks, as far as they are given.
-        only: laws ("L6"), parts of the names of cases, and keywords that are in no name ("offset"); all unless given.
-        level: "forward", "gradient" (and forward) or "everything"; "backward" is the gradients alone.
-        profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
-            masks, extremes and empty sets; "law" is every case, and precision as L8 has it.
-        budget: seconds of the run: CPU seconds of both processes, and those in which the function rests, as one that
-            sleeps. Seconds of other programs do not count. The default is 30, and 60 for JAX; twice as many if the
-            profile is not "numbers"; rests may double it. With 0 there is no limit, and no realistic size is tested.
-        claims: "row-invariance", asked beside all else: the bits of a row do not change with the batch, its
-            neighbours, more tokens behind it, or the other queries of the call.
-        progress: is told index, number and case before each.
-        contract: a file that says what it means, as ``attendax describe --save`` writes it: each difference is a fault.
-            If calls do not tell how the function is called, it is called as the file says.
-        expect: unusual meanings that are meant, {"scale": "1"}; of what is not described, all its conventions.
-        ignore: parameters of which no meaning is known.
-        in_process: call the function in this process, for a debugger. Else it is called in another, which knows
-            neither what is right nor the seed; but a function that no other process can import is called in this one.
-        name, dtype, seed, sizes, precision, thorough, known_failures, require: as ``attendax check --help`` has them;
-            ``sizes`` is a mapping, ``name`` the report's.
-        timeout, total_timeout, repeat, device: as that help has them.
-        **left: settings of an earlier version; the error says what replaces them.
+        fn: the function, with the signature in the docstring of ``attendax.conformance`` or another; its path
+            "module:function"; the path of a program, "exec:./prog {case}"; an ``Implementation``, or its path. A
+            function may have its gradients as an attribute: ``fn.backward(grad_output, query, key, value, *, ...,
+            grad_lse=None)`` returns those of query, key, value, and of bias and sinks if they are passed.
+        only: laws ("L6"), parts of case names, and keywords that are in no name ("offset") [all].
+        level: "forward", "gradient" (and forward), "everything", or "backward" (gradients alone).
+        profile: "numbers" judges values and gradients of what the function offers; "robust" adds NaN under masks,
+            extreme numbers and empty rows; "law" runs every case, with the precision of L8.
+        budget: CPU seconds of both processes, and seconds in which the function sleeps. CPU time of other programs
+            does not count. The default is 30, for JAX 60, and twice that in other profiles than "numbers"; time in
+            which the function sleeps may double it. With 0 there is no limit, and realistic sizes are left out.
+        claims: "row-invariance" also tests that the bits of a row do not change with the batch, its neighbours, more
+            tokens behind it, or the other queries of the call.
+        progress: a function that is called with index, number and case before each case.
+        contract: file of ``attendax describe --save``. Each difference from it is a fault. If calls cannot tell how
+            the function is called, the file does.
+        expect: unusual conventions that you mean, such as {"scale": "1"}; for an ``Implementation`` or a program, all
+            of its conventions.
+        ignore: parameters of unknown meaning, which are accepted.
+        in_process: call the function in this process, for a debugger. Otherwise another process calls it, which knows
+            neither the right result nor the seed. A function that another process cannot import is called in this one.
+        name: name in the report.
+        sizes: sizes of axes, as a mapping.
+        dtype, seed, precision, thorough, known_failures, require: as in ``attendax check --help``.
+        timeout, total_timeout, repeat, device: as in ``attendax check --help``.
+        **left: settings of an earlier version; the error names what replaces them.
 
     Returns:
         ``Report``.
 
     Raises:
-        TypeError, ValueError: a setting is none, no case is left, or the function fails with every kind of array.
+        TypeError, ValueError: a setting is not valid, no case is left, or the function fails with every kind of array.
         ModuleNotFoundError: a framework is not installed.
 
     Example:
@@ -138,28 +140,26 @@ def assert_conforms(
     claims: Iterable[str] = (), in_process: bool = False, contract: str | None = None,
     expect: Mapping[str, str] | None = None, ignore: Iterable[str] = (), **settings: Any,
 ) -> Finding:  # fmt: skip
-    """Judge one case, for a test that is parametrised over ``CASES``.
-
-    The function is described first, as by ``check``.
+    """Test one case, in a test that is parametrised over ``CASES``.
 
     Args:
-        fn: as of ``check``.
-        case: one of ``CASES``, or of ``CLAIMS["row-invariance"]`` where it is claimed.
-        seed: of the numbers; drawn unless given, and told where something is wrong.
-        dtype: of the cases that do not choose their own.
-        profile: how much rounding is allowed, and whether every trait is asked, as of ``check``.
-        claims: as of ``check``.
-        in_process: as of ``check``.
-        **settings: ``name``, ``contract``, ``expect`` and ``device``, as of ``check``.
+        fn: as in ``check``.
+        case: one of ``CASES``; with the claim also one of ``CLAIMS["row-invariance"]``.
+        seed: seed of the inputs [a new one, shown with each fault].
+        dtype: dtype of the cases that do not choose their own.
+        profile: allowed error, and which traits are required, as in ``check``.
+        claims: as in ``check``.
+        in_process: as in ``check``.
+        **settings: ``name``, ``contract``, ``expect`` and ``device``, as in ``check``.
 
     Returns:
-        The finding: ok, or differs by a convention that is declared.
+        The finding: ok, or a difference by a declared convention.
 
     Raises:
-        AssertionError: a fault; its message is the law, the case, what was found, and the reproduction. Or no formula
-            gives the results, or it is not settled what they mean: ``expect``, ``ignore`` or ``contract`` settles it.
-        unittest.SkipTest: the function does not offer what the case asks; pytest counts it as skipped, with the reason.
-        TypeError, ValueError, ModuleNotFoundError: as ``check``.
+        AssertionError: a fault, with the law, the case, the numbers and a script. Or no known formula gives the
+            results, or an unusual convention is not confirmed by ``expect``, ``ignore`` or ``contract``.
+        unittest.SkipTest: the function does not offer what the case needs. pytest reports it as skipped.
+        TypeError, ValueError, ModuleNotFoundError: as in ``check``.
 
     Example:
         >>> import pytest
@@ -207,19 +207,18 @@ def _implement_once(fn: Any, how: How, settings: dict[str, Any], settled: Settle
 
 
 def assert_refuses(call: Callable[[], Any], error: type[Exception], *facts: str) -> str:
-    """Assert that a call is refused: by exactly this error, whose first line states these facts.
+    """Assert that a call raises exactly this error, and that the first line of its message has these facts.
 
     Args:
-        call: of no arguments. A function under ``jax.jit`` is tried by a call of its own.
-        error: the type; a subclass of it is another error.
-        *facts: what the first line of the message has to hold, such as the name of the function, or two sizes that
-            disagree.
+        call: a function without arguments, such as a lambda. Test a call under ``jax.jit`` on its own.
+        error: type of the error; a subclass counts as another error.
+        *facts: texts that the first line must contain, such as the name of the function, or two sizes that disagree.
 
     Returns:
-        The whole message, for what else has to be in it.
+        The whole message.
 
     Raises:
-        AssertionError: the call was accepted; or the error is of another type; or a fact is missing.
+        AssertionError: the call returns, the error has another type, or a fact is missing.
 
     Example:
         >>> import numpy as np

@@ -24,17 +24,18 @@ def directional_difference(
     power of the order, times a derivative one order higher, plus two roundings of ``f`` over ``h``.
 
     Args:
-        fn: gives an array or a pytree of arrays; of NumPy or of JAX.
-        arrays: where; arrays or pytrees of floating arrays.
-        directions: as ``arrays``: which way.
+        fn: function that returns an array or a pytree of arrays, in NumPy or JAX.
+        arrays: the point; floating arrays or pytrees of them.
+        directions: the direction, in the form of ``arrays``.
         step: h.
-        order: 2, 4, 6 or 8; it takes as many calls of ``fn``.
+        order: 2, 4, 6 or 8, which is also the number of calls of ``fn``.
 
     Returns:
-        As ``fn`` gives, in NumPy arrays. An entry that is one infinity at both ends does not move: 0.
+        The derivative, in the form of the result of ``fn``, as NumPy arrays. An entry that is the same infinity at both
+        ends has derivative 0.
 
     Raises:
-        KeyError: the order is none of the four.
+        KeyError: the order is not one of the four.
 
     Example:
         >>> directional_difference(np.sin, [np.array([0.0, 1.0])], [np.array([1.0, 2.0])]).round(12).tolist()
@@ -60,7 +61,7 @@ def differences(fn: Callable[..., Any], arrays: Any, directions: Any, step: floa
 def of_numpy(
     fn: Callable[..., Iterable[np.ndarray]], arrays: Sequence[np.ndarray], directions: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """``directional_difference`` of some arrays of NumPy, which gives some; without JAX."""
+    """``directional_difference`` of NumPy arrays, as NumPy arrays, without JAX."""
 
     def at(h: float) -> Iterable[np.ndarray]:
         return fn(*(x.astype(np.float64) + h * d.astype(np.float64) for x, d in zip(arrays, directions, strict=True)))
@@ -82,7 +83,7 @@ def weighed(weights: Sequence[float], parts: Sequence[np.ndarray], step: float) 
 
 
 def _wide(x: Any) -> Any:
-    """Widen to float64; an array of JAX stays one."""
+    """Widen to float64; a JAX array stays one."""
     import jax
 
     return x.astype(np.float64) if isinstance(x, jax.Array) else np.asarray(x, np.float64)

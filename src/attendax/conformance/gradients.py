@@ -21,29 +21,32 @@ def assert_gradients(
 ) -> None:  # fmt: skip
     """Assert that derivatives agree with finite differences, argument by argument, in float64.
 
-    For a random cotangent c, and for each array in turn a random direction d (normal numbers, times the size of the
-    array's own where that is above 1), ``Σ grad · d`` has to be the slope of ``Σ c · fn(x + h d)`` at ``h = 0``. Of a
-    function of JAX its vjp, its jvp and, where it is given, ``backward`` are judged; of one of NumPy ``backward``. The
-    difference is the central one of eighth order. How far that of sixth order lies from it bounds what it leaves out;
-    to this come ``ROUNDINGS`` roundings of each term of ``Σ c · fn``, over the step.
+    For a JAX function, its vjp and its jvp are tested, and ``backward`` if it is passed; for a NumPy function,
+    ``backward``. c is a random cotangent, and d a random direction of an array: normal numbers, times the size of the
+    array if that is above 1. ``Σ grad · d`` must be the slope of ``Σ c · fn(x + h d)`` at ``h = 0``.
 
-    At a kink, such as that of a ReLU at exactly 0, every slope between those of the two sides is right. Numbers of an
-    array at which the function has a kink are found, and judged one by one; the others are judged as ever.
+    The slope is a central difference of eighth order. Its allowed error is its distance from that of sixth order, and
+    ``ROUNDINGS`` roundings of each term of ``Σ c · fn``, over the step.
+
+    At a kink, such as that of a ReLU at exactly 0, every slope between those of the two sides is right. Numbers at a
+    kink are found and judged one by one.
 
     Args:
-        fn: of ``arrays``; gives a floating array or a pytree of them. NaN may not be in it; infinities do not move.
-        *arrays: arrays or pytrees. Ids, masks and random keys, which are not floating, stay, without a gradient.
-        backward: ``backward(grad_output, *arrays)`` gives the gradients in the order of ``arrays``; of a single one
-            also the bare array. ``grad_output`` has the form of what ``fn`` gives.
-        seed: of the cotangent and of the directions.
-        directions: how many for each array.
-        step: h. A function with kinks, such as a ReLU, asks for one so short that no step crosses a kink beside the
-            arrays: 1e-5. A kink at the very arrays is no matter.
+        fn: function of ``arrays`` that returns a floating array or a pytree of them, without NaN. The derivative of an
+            entry that stays infinite is 0.
+        *arrays: arrays or pytrees. Arrays that are not floating, such as ids, masks and random keys, are not varied.
+        backward: ``backward(grad_output, *arrays)`` returns the gradients in the order of ``arrays``; a single one may
+            be an array. ``grad_output`` has the form of the result of ``fn``.
+        seed: seed of the cotangent and the directions.
+        directions: number of directions for each array.
+        step: h. For a function with kinks, choose a step so short that no other kink is within it, such as 1e-5.
 
     Raises:
-        AssertionError: a derivative is off (which argument, by how much, and the seed) or has another shape than the
-            argument; or ``fn`` is not smooth enough for the step, gives NaN, or moves along none of the directions.
-        TypeError: nothing is floating, ``fn`` is not of JAX and has no ``backward``, or is given torch's tensors.
+        AssertionError: a derivative is wrong (the message has the argument, the difference and the seed) or has
+            another shape than the argument. Or ``fn`` is not smooth enough for the step, returns NaN, or does not
+            change along any direction.
+        TypeError: no array is floating, ``fn`` is not a JAX function and has no ``backward``, or an array is a torch
+            tensor.
 
     Example:
         >>> from attendax import spec
@@ -88,8 +91,8 @@ class _Problem:
         for path, x in paths:
             if type(x).__module__.partition(".")[0] == "torch":
                 raise TypeError(
-                    f"assert_gradients: {_label(fn, path)} got a torch.{type(x).__name__}, expected arrays of JAX or "
-                    "NumPy; for torch there is torch.autograd.gradcheck"
+                    f"assert_gradients: {_label(fn, path)} got a torch.{type(x).__name__}, expected JAX or NumPy "
+                    "arrays; for torch there is torch.autograd.gradcheck"
                 )
         self.leaves = [_own(x, in_jax or isinstance(x, jax.Array)) if _is_floating(x) else x for _, x in paths]
         self.places = [k for k, x in enumerate(self.leaves) if _is_floating(x)]
@@ -220,7 +223,7 @@ def _gradients(problem: _Problem, backward: Callable[..., Any] | None) -> dict[s
         cotangent = jax.tree.map(lambda c, y: np.asarray(c, np.asarray(y).dtype), problem.cotangent, problem.result)
         found["by vjp"] = jax.vjp(problem.at, *problem.moving)[1](cotangent)
     if not found:
-        raise TypeError(f"{problem.said} gives arrays of NumPy: its backward is missing")
+        raise TypeError(f"{problem.said} gives NumPy arrays: its backward is missing")
     for how, grads in found.items():
         for name, x, grad in zip(problem.names, problem.moving, grads, strict=True):
             if grad is None or np.shape(grad) != x.shape:

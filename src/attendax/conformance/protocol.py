@@ -92,7 +92,7 @@ def read_request(folder: str, kind: Any = Request) -> Any:
 
 
 def case_of(direction: str, arrays: Leaves, options: Mapping[str, Any], cotangent: Leaves) -> Told:
-    """A call for a candidate that is no Python function, for its results or its gradients: as ``case.json`` tells it.
+    """A call for a candidate that is not a Python function, for its results or gradients: as ``case.json`` tells it.
 
     Arrays lie without gaps, masks of every kind are one array, the scale is a number, and results have their shapes.
     """
@@ -174,7 +174,7 @@ def read_json(file: str, what: str = "", again: str = "") -> Any:
         with open(file, encoding="utf-8") as text:
             return json.load(text)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise ValueError(f"check: {what}{file} cannot be read: {why}{again}") from error
 
 
@@ -185,13 +185,13 @@ def read_array(path: str, most: int) -> np.ndarray:
         try:
             version = np.lib.format.read_magic(file)
         except Exception as error:
-            raise ValueError(f"{name} is no array of NumPy: it does not begin with \\x93NUMPY") from error
+            raise ValueError(f"{name} is not a NumPy array: it does not begin with \\x93NUMPY") from error
         if version != (1, 0):
             raise ValueError(f"{name} is .npy of version {version[0]}.{version[1]}, expected 1.0")
         try:
             shape, transposed, dtype = np.lib.format.read_array_header_1_0(file)
         except Exception as error:  # whatever a header makes NumPy say
-            raise ValueError(f"{name} is no array of NumPy: its header cannot be read") from error
+            raise ValueError(f"{name} is not a NumPy array: its header cannot be read") from error
         count, left = math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
         if dtype.kind not in "fiub":
             raise ValueError(f"{name} is {dtype}, expected real numbers")
@@ -220,7 +220,7 @@ def _regular(path: str, most: int) -> Any:
     if stat.S_ISREG(about.st_mode) and about.st_size <= most:
         return file
     file.close()
-    raise ValueError(f"{name} is no file of at most {most} bytes")
+    raise ValueError(f"{name} is not a file of at most {most} bytes")
 
 
 def plain(x: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ class Implementation:
         layout: of its arrays, where it is another than that of ``attend``.
         process: why it is judged in this process; empty where it is in another.
         form: which calls it takes at all.
-        foreign: whether it is no function of Python: then it has results and gradients, and nothing of its caller.
+        foreign: whether it is not a Python function: then it has results and gradients, and nothing of its caller.
         recorded: whether its answers lie in a folder: it is asked nothing but its cases.
         guessed: other frameworks whose arrays it may mean, where nobody said which.
         means: other conventions by which it is judged: axes of ``conventions``, and values.
@@ -114,7 +114,7 @@ def lacking(traits: Mapping[str, str] | str | Iterable[str] | None) -> dict[str,
 
 
 def unknown(function: Callable[..., Any]) -> list[str]:
-    """The parameters after query, key and value that are no keywords of the protocol: perhaps they have other names."""
+    """The parameters after query, key and value that are not keywords of the protocol: they may have other names."""
     try:
         parameters = list(inspect.signature(function).parameters.values())[3:]
     except (TypeError, ValueError):

@@ -37,7 +37,7 @@ def choose(
 
     A case that is named in full is asked whatever the profile, drawn or not. Those that are ``drawn`` for a run are
     among them where all are asked for, or they are by their law or by the name of the ladder; those of a claim where it
-    is made. Raises ValueError where there is no such level, profile or claim, or something picks no case.
+    is made. Raises ValueError if a level, profile or claim does not exist, or a choice picks no case.
     """
     kinds.checked("level", level, (*LEVELS, BACKWARD))
     kinds.checked("profile", profile, PROFILES)

@@ -211,7 +211,7 @@ def can_be(row: Row) -> bool:
 
 
 def cannot(part: Row) -> bool:
-    """Tell whether no row has a part: a gradient that is 0 in truth is rounding, and large by the size of scores."""
+    """Tell whether no row has a part: a gradient that should be 0 is rounding, and large by the size of scores."""
     return part.get("numbers") in {GRADIENT: (*OF_FLOAT32, LOW), FORWARD: OF_GRADIENTS}.get(
         part.get("direction", ""), ()
     )

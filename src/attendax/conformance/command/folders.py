@@ -95,7 +95,7 @@ def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int 
 
 
 def _write_right(case: Case, how: How, folder: Path) -> bool:
-    """Write the right results of a case of one call, and bounds of their errors; False where there are none."""
+    """Write the right results of a case of one call, and bounds of their errors; False if the case has none."""
     if case.judge != "value":
         return False
     trial = Trial(of_answers(lambda told: {}, "nobody"), case, how)
@@ -132,6 +132,8 @@ def _judge(args: argparse.Namespace) -> int:
     if args.reproduce:
         faults = {outcome.case.name: outcome for outcome in report.failures}
         if args.reproduce not in faults:
-            raise Refusal(f"--reproduce {args.reproduce!r} is no fault: those are {', '.join(faults) or 'none'}")
+            raise Refusal(
+                f"--reproduce {args.reproduce!r} is not a fault; the faults are {', '.join(faults) or 'none'}"
+            )
         return show_script(faults[args.reproduce])
     return show(report, args)

@@ -77,7 +77,7 @@ class Status(Telling):
         self.begun = time.monotonic()
 
     def __str__(self) -> str:
-        """Numbers of cases by their end, and the time that is left, or was taken where there is no limit."""
+        """Numbers of cases by their end, and the time that is left; without a limit, the time that was taken."""
         shown = [kind for kind in ("ok", "wrong") if self.counts[kind] or (kind == "ok" and self.counts)]
         left = self.left() if self.left else float("inf")
         seconds = f"{max(left, 0):.0f} s left" if left < float("inf") else f"{time.monotonic() - self.begun:.0f} s"

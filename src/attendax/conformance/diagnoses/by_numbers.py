@@ -51,7 +51,7 @@ def see(faults: Faults) -> None:
 def _precision(faults: Faults, level: str, dtype: str) -> None:
     """A coarser product: nearly all values (or all gradients) of the dtype show it, in most of their rows.
 
-    Of one key, the weight is 1 in any precision; and a factor is no rounding.
+    The weight of one key is 1 in any precision, and a factor is not rounding.
     """
     every = [(n, t) for n, t in faults.of_numbers().items() if (t.case.level, t.dtype) == (level, dtype)]
     mine = {n: t for n, t in every if lengths(t)[1] > 1 and t.how.precision == "highest" and not _factor(t)}
@@ -74,7 +74,7 @@ def _size(trial: Trial) -> tuple[bool, int, str]:
 
 
 def only_rounds(trial: Trial, unit: float) -> bool:
-    """Tell whether the averages that no precision of products rounds are right, and each weight but for its own.
+    """Tell whether the averages that no precision of products rounds are right, and each weight except its own.
 
     A scale, or a decay, that is off by little is as near to right results as coarse products are. Small calls show
     most; the calls have the trial's sizes if the function refuses those.
@@ -205,7 +205,7 @@ def gives_zeros(got: Mapping[str, np.ndarray]) -> bool:
 
 
 def from_a_block_on(trial: Trial) -> str:
-    """Right in the first rows of a leaf, wrong from a multiple of a block on, the same where there are more rows."""
+    """Right in the first rows of a leaf, wrong from a multiple of a block on, and the same with more rows."""
     found = _first_rows(trial)
     sizes = SIZES | trial.case.sizes
     longer = {axis: 2 * sizes[axis] + BLOCKS[-1] for axis in "TS"}

@@ -142,7 +142,7 @@ def _are_the_same(one: Leaves, other: Leaves) -> bool:
 def _has_junk(trial: Trial, got: Leaves, changes: bool) -> bool:
     """Tell whether whole rows hold what freed memory is filled with, or absurd numbers that are others each time.
 
-    NaN alone is no proof, even where it comes and goes: a function may compute it.
+    NaN alone does not prove it, even if it comes and goes: a function may compute it.
     """
     junk, wrong, proven = 0, 0, False
     for leaf, wanted in trial.expected().items():
@@ -196,7 +196,7 @@ LOOKS: tuple[tuple[str, Callable[[Trial], bool], str], ...] = (  # words, whethe
 
 
 def smaller(trial: Trial) -> Trial:
-    """The question without options and at small sizes, as far as it is wrong there, too."""
+    """The question without options and at small sizes, as far as it is also wrong there."""
     if not is_called_once(trial):
         return trial
     if trial.case.call:
@@ -208,7 +208,7 @@ def smaller(trial: Trial) -> Trial:
 
 
 def _without_some(trial: Trial) -> Trial:
-    """The question without each option that it is wrong without, too."""
+    """The question without each option that the fault does not need."""
     tried = set[str]()
     for option in dict(without_each(trial.case)):
         less = dict(without_each(trial.case)).get(option)
@@ -232,7 +232,7 @@ def _if_wrong(trial: Trial | None) -> Trial | None:
 
 
 def where_wrong(trial: Trial) -> str:
-    """The sizes from which on it is wrong, as numbers of one axis each; empty where it is wrong at small sizes, too.
+    """The sizes from which on it is wrong, as numbers of one axis each; empty if it is also wrong at small sizes.
 
     The trial is as ``smaller`` has it. In a narrow dtype rounding may hide it at the sizes below. Calls at other sizes
     have numbers as large as this one: of fewer numbers that are drawn the largest is smaller, and that may be why.

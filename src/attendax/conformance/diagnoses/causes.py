@@ -72,7 +72,7 @@ def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = 
 def folded(
     causes: Iterable[Cause], *, cut: bool = False, can_change: Callable[[str, str], bool] = lambda _name, _case: True
 ) -> list[Cause]:
-    """Faults without a reason of their own go with one that may be theirs, too; the worst first.
+    """Faults without a reason of their own join a reason that may also be theirs; the worst first.
 
     The reason of a cause, by its name, has to be one that ``can_change`` each of their cases.
 

@@ -86,7 +86,7 @@ def plainness(trial: Trial) -> tuple[int, int]:
 def reasons(
     trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Trial], known: Sequence[Reason] = ()
 ) -> list[Reason]:
-    """Reasons for red results, each with the cases that it explains; ``reds`` are those of other causes, too.
+    """Reasons for red results, each with the cases that it explains; ``reds`` also has those of other causes.
 
     First those that an earlier look found, then each value of each axis; where plain calls have no reason by that, two
     values at once.
@@ -161,7 +161,7 @@ def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Re
 def _standing(found: list[Reason], trials: Mapping[str, Trial], reds: Mapping[str, Trial]) -> list[Reason]:
     """Drop reasons against which a wrong call speaks that asks for no more, and has no reason itself.
 
-    That is a plain call that is no larger: any of results for which the reason gives something else; and, for a
+    That is a plain call that is not larger: any of results for which the reason gives something else; and, for a
     reason of an option, one that was tried in the same way. Or a call of that option that was tried. Without this
     causal would be called ignored for one call in which it hides nothing, while others are wrong for no known reason.
     """

@@ -205,7 +205,7 @@ def is_near(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> bo
 
 
 def is_right(trial: Trial, got: Leaves) -> bool:
-    """Tell whether numbers are right, but for rounding."""
+    """Tell whether numbers are right, except for rounding."""
     return is_near(trial, got, trial.expected())
 
 

@@ -200,7 +200,7 @@ def _shared(cases: Sequence[Case]) -> set[str]:
 
 
 def _raises_when_short(outcomes: Sequence[Outcome], implementation: Implementation, how: How) -> bool:
-    """Tell whether the least of some calls raises at few queries and keys, too, so that not their number is why."""
+    """Tell whether the least of some calls also raises at few queries and keys, so that their number is not why."""
     outcome = min(outcomes, key=lambda outcome: outcome.case.pairs)
     if (short := _short(outcome.case)) == outcome.case:
         return True

@@ -19,7 +19,7 @@ KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # o
 def kinds() -> list[tuple[str, bool]]:
     """List the kinds of arrays that a call is tried with, frameworks that are not imported yet last.
 
-    So a function of NumPy does not load JAX.
+    So a NumPy function does not load JAX.
     """
     known = [kind for kind in KINDS if importlib.util.find_spec(kind[0])]
     return sorted(known, key=lambda kind: kind[0] not in sys.modules)

@@ -58,7 +58,7 @@ def split(options):
 
 
 def made(kind, x):
-    """An array of the shape and dtype of ``x`` as the compiler knows it; or ``x`` itself, known to it, too."""
+    """An array of the shape and dtype of ``x`` as the compiler knows it; or ``x`` itself, which it then also knows."""
     if kind == "ones":
         return jnp.ones(x.shape, x.dtype)
     if kind == "positions":

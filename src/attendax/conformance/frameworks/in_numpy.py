@@ -50,7 +50,7 @@ eager = forward
 
 
 def gradient(attend, arrays, options, cotangents, how=None):
-    """Gradients by ``attend.backward(grad_output, query, ..., grad_lse=...)``, in this order; those of a loss, too."""
+    """Gradients by ``attend.backward(grad_output, query, ..., grad_lse=...)``, in this order; also those of a loss."""
     given = [arrays.get(k) for k in ("query", "key", "value")]
     extra = {"grad_lse": cotangents["lse"]} if "lse" in cotangents else {}
     extra |= {k: arrays[k] for k in arrays if k in ("bias", "sinks")}

@@ -216,7 +216,7 @@ def vmap(attend, arrays, options, mapped):
 
 
 def per_example_gradient(attend, arrays, options, cotangents, mapped):
-    """vmap of the gradient: one gradient for each example, of what is not mapped, too."""
+    """vmap of the gradient: one gradient for each example, also of what is not mapped."""
     axes = ({k: mapped.get(k) for k in arrays}, 0)
     one = functools.partial(pulled, bind(attend, options))
     found = torch.func.vmap(one, axes)(tensors(arrays), tensors(cotangents))

@@ -1,4 +1,4 @@
-"""Functions that all drivers share, whatever their arrays; a reproduction prints them, too."""
+"""Functions that all drivers share, whatever their arrays; a reproduction also prints them."""
 
 import numpy as np
 

@@ -128,7 +128,7 @@ def defined(function: Any, known: tuple[Any, ...] = ()) -> str:
 
 
 def source_of(function: Any) -> str:
-    """The text of a function, without decorators' indentation; a comment where there is none."""
+    """The text of a function, without decorators' indentation; a comment if it has none."""
     while isinstance(function, functools.partial):
         function = function.func
     try:

@@ -33,7 +33,7 @@ def compare(got: Leaves, expected: Leaves, tolerances: dict[str, Tolerance]) -> 
 
 
 def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolerance, tree: float) -> Finding:
-    """One leaf; where its own numbers are 0 but for rounding, it is measured by the largest of all leaves, ``tree``."""
+    """One leaf; if its own numbers are 0 up to rounding, it is measured by the largest of all leaves, ``tree``."""
     if got.shape != wanted.shape:
         return Finding(Verdict.WRONG, f"{leaf} has shape {got.shape}, expected {wanted.shape}", leaf)
     if not got.size:
@@ -63,7 +63,7 @@ def scale_of(wanted: np.ndarray, tolerance: Tolerance, tree: float) -> float:
 
 
 def unchanged(one: Leaves, other: Leaves, where: dict[str, str], *, nan_rows: bool = False) -> Finding:
-    """Compare bits, but for the sign of 0: in the part of each leaf that ``where`` gives, or everywhere.
+    """Compare bits, except the sign of 0: in the part of each leaf that ``where`` gives, or everywhere.
 
     ``one`` is of ordinary inputs, so nothing in it is NaN; with ``nan_rows`` something may be.
     """

@@ -28,7 +28,7 @@ STEP = 2.0**-60  # of a complex step: its square is nothing beside 1
 
 
 class Rounding(NamedTuple):
-    """The rounding of numbers between the steps, in arrays of NumPy or JAX whose dtype holds them.
+    """The rounding of numbers between the steps, in NumPy or JAX arrays whose dtype holds them.
 
     Numbers that move along tangents are complex: the imaginary part is the movement, rounded by itself, times ``STEP``.
     """

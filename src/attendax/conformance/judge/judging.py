@@ -47,10 +47,10 @@ def names(implementation: Implementation, case: Case, how: How) -> bool:
 
 
 def can_be_asked(implementation: Implementation, case: Case) -> bool:
-    """Tell whether the framework has what a case asks: a function of NumPy has the gradients that it brings.
+    """Tell whether the framework has what a case asks: a NumPy function has the gradients that it brings.
 
-    A candidate that is no function of Python is asked for results and gradients: mistakes, and what happens to the
-    arrays of the caller, are nothing that it could see; its results lie in memory that is not its own.
+    A candidate that is not a Python function is asked for results and gradients: it cannot see mistakes, or what
+    happens to the arrays of the caller; its results lie in memory that is not its own.
     """
     of_memory = case.judge in ("refused", "unwritten", "held") or case.direction == "changed in place"
     if implementation.foreign and of_memory:

@@ -91,7 +91,7 @@ class Trial:
 
     @property
     def computing(self) -> Form:
-        """The others, but for what a query without any key gets, unless each call has such a query."""
+        """The others, except what a query without any key gets, unless each call has such a query."""
         always = self.declared.value("pairs") != law("pairs")
         expressed = (*SEEING, "pairs", "scale", *["empty"] * (not always))
         return Form(tuple(x for x in self.declared.off if x[0] not in expressed))

@@ -73,7 +73,7 @@ def _of_keras(model: Any, causal: bool | None) -> Offer:
 
 
 def from_keras(model):
-    """A model or layer of keras, in inference; with a seed in training."""
+    """A keras model or layer, in inference; with a seed in training."""
 
     def apply(inputs, seed=None, **options):
         with seeded(model, seed):
@@ -84,13 +84,13 @@ def from_keras(model):
 
 
 def generators(model):
-    """The states of all that draws in a model of keras."""
+    """The states of all that draws in a keras model."""
     return [x for x in model.non_trainable_variables if x.path.endswith("seed_generator_state")]
 
 
 @contextlib.contextmanager
 def seeded(model, seed):
-    """A model of keras whose generators begin at a seed, and forget it afterwards."""
+    """A keras model whose generators begin at a seed, and forget it afterwards."""
     import keras
     from keras import ops
 

@@ -21,7 +21,7 @@ WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads") 
 class Computation(NamedTuple):
     """One computation of a model.
 
-    A model of vectors is asked about tokens, too: each stands for a vector of one fixed table (``vectors``).
+    A model of vectors is also asked about tokens: each stands for a vector of one fixed table (``vectors``).
     """
 
     tokens: np.ndarray  # integers (B, T)

@@ -51,42 +51,48 @@ def check_model(
     profile: str = "numbers", seed: int | None = None, timeout: float = 60.0, in_process: bool = False,
     progress: Callable[[int, int, Case], None] | None = None, **said: Any,
 ) -> Report:  # fmt: skip
-    """Judge a whole model or a layer by laws that need no reference: no future, padding, batch, cache, and others.
+    """Test a whole model or a layer by laws that need no reference: future, padding, batch, cache and others.
 
     ``apply(inputs, *, mask=None, lengths=None, segment_ids=None, positions=None)`` takes tokens (B, T) or vectors
-    (B, T, M) and gives a result for each position, (B, T, ...), the first of several. A keyword is passed only where a
-    law needs it; what the signature does not name is not offered. ``mask`` is (B, T), True = a real token; ``lengths``
-    (B,) is padding on the right; ``segment_ids`` and ``positions`` are (B, T) integers; ``seed`` () is an integer by
-    which dropout is drawn, and there is none without.
+    (B, T, M). It returns a result for each position, (B, T, ...); of several results the first counts. A keyword is
+    passed only if a law needs it and the signature has it. ``mask`` is (B, T), True = a real token; ``lengths`` (B,) is
+    padding on the right; ``segment_ids`` and ``positions`` are (B, T) integers; ``seed`` () is the integer seed of
+    dropout, and without it there is no dropout.
 
     Args:
-        apply: the function; or a module of torch, transformers, flax nnx, flax linen (bound), equinox or keras; or the
-            path "module:name" of one.
-        causal: True where a position sees only what is before it; False where it sees all. Models of transformers
-            whose name says it need not, nor does one of which ``sees`` is said in other words than blocks.
-        only, level, profile, seed, in_process, progress: as of ``check``; laws are "future" and so on, and "robust"
-            adds NaN in the padding.
-        timeout: seconds that the model may take for a question, in a process of its own.
-        **said: ``name``; ``inputs``, "tokens" or "vectors"; ``vocabulary``, how many tokens there are, or ``width``, of
-            vectors; ``arrays``, "jax", "torch" or "numpy"; ``mask``, "mask", "lengths" or None, how the model is told
-            of padding, by its signature unless given; ``cache``, ``(init, step)`` or ``(init, step, reorder)``:
-            ``init(batch, room)`` gives a cache, ``step(inputs, cache)`` gives (results, cache) and may take
-            ``positions``, ``reorder(cache, rows)`` gives a cache; ``sees``, the tokens that a position sees in a layer,
-            in the words of masks: "causal", "all", "window:5" (five, its own among them), "window:4,2" (so many before
-            and after), "first:1", "prefix:3" (that all see), "blocks:8", "blocks:4,8" (its own block of four and eight
-            tokens before it), or several, "first:1+window:5"; ``window=5``
-            is ``sees="window:5"``; ``layers``, of attention; ``positions``, "absolute", "rotary", "relative" or "none";
-            ``longest``, the most tokens; ``pad``, the token by which it knows padding; ``ways``, keywords that change
-            no number: ``{"flash": {"backend": "flash"}}``; ``lacks``, laws and traits; ``claims``, "bits" (no bit
-            changes by what does not matter), "own positions" (each text is counted by itself), "mean of dropout" (it is
-            on the weights of one layer alone); ``heads``, a function of a layer that gives its ``W_Q``, ``W_K``,
-            ``W_V`` (M, N·D), ``W_O`` (N·D, M), ``b_Q``, ``b_K``, ``b_V``, ``b_O`` or None, and ``num_heads``.
+        apply: the function; a torch, transformers, flax nnx, flax linen (bound), equinox or keras module; or the path
+            "module:name" of one.
+        causal: True if a position sees only what is before it, False if it sees all. It may be left out for
+            transformers models whose name tells, and if ``sees`` is given without blocks.
+        only, level, profile, seed, in_process, progress: as in ``check``; laws have names such as "future", and
+            "robust" adds NaN in the padding.
+        timeout: seconds that the model may take for a case, in a process of its own.
+        **said: the description of the model.
+
+            - ``name`` in the report; ``arrays``, "jax", "torch" or "numpy".
+            - ``inputs``, "tokens" or "vectors"; ``vocabulary``, the number of tokens, or ``width`` of the vectors.
+            - ``mask``, "mask", "lengths" or None: the keyword for padding [by the signature].
+            - ``cache``, ``(init, step)`` or ``(init, step, reorder)``: ``init(batch, room)`` returns a cache,
+              ``step(inputs, cache)`` returns (results, cache) and may take ``positions``, ``reorder(cache, rows)``
+              returns a cache.
+            - ``sees``, the tokens that a position sees in a layer, or several of these joined by "+": "causal"; "all";
+              "window:5" (five, with its own); "window:4,2" (four before, two after); "first:1"; "prefix:3" (the
+              first three, seen by all); "blocks:8"; "blocks:4,8" (its block of four and eight tokens before).
+              ``window=5`` is ``sees="window:5"``.
+            - ``layers``, the number of attention layers; ``positions``, "absolute", "rotary", "relative" or "none".
+            - ``longest``, the most tokens; ``pad``, the padding token.
+            - ``ways``, keywords that must not change a number: ``{"flash": {"backend": "flash"}}``.
+            - ``lacks``, laws and traits that the model does not have.
+            - ``claims``: "bits" (what must not matter changes no bit), "own positions" (each text has positions of its
+              own), "mean of dropout" (for a single layer with dropout on its weights).
+            - ``heads``, a function of a layer that returns ``W_Q``, ``W_K``, ``W_V`` (M, N·D), ``W_O`` (N·D, M),
+              ``b_Q``, ``b_K``, ``b_V``, ``b_O`` or None, and ``num_heads``.
 
     Returns:
-        ``Report``, whose laws are those of models in place of L1 to L17.
+        ``Report``, with the laws of models in place of L1 to L17.
 
     Raises:
-        TypeError, ValueError: a setting is none, nothing is left to judge, or the plainest call fails.
+        TypeError, ValueError: a setting is not valid, no case is left, or the simplest call fails.
         ModuleNotFoundError: a framework is not installed.
 
     Example:
@@ -143,15 +149,15 @@ def _refuse_undeclared(trial: Answers, failed: set[str]) -> None:
 
 
 def assert_model(apply: Any, **said: Any) -> None:
-    """Assert that a model keeps the laws, for a test.
+    """Assert in a test that a model satisfies the laws.
 
     Args:
-        apply: as of ``check_model``.
-        **said: its settings.
+        apply: as in ``check_model``.
+        **said: settings of ``check_model``.
 
     Raises:
-        AssertionError: it does not; the message has each cause, and the script that shows the first.
-        TypeError, ValueError, ModuleNotFoundError: as ``check_model``.
+        AssertionError: the model breaks a law. The message has each cause, and a script that shows the first.
+        TypeError, ValueError, ModuleNotFoundError: as in ``check_model``.
 
     Example:
         >>> import numpy as np

@@ -51,7 +51,7 @@ ROOM = 2**31  # bytes that a result may have: logits of a large vocabulary are l
 
 
 def described(apply: Any, *, causal: bool | None = None, in_process: bool = False, **said: Any) -> Model:
-    """Describe a model: ``check_model`` takes this, too, in place of the model and what is said of it."""
+    """Describe a model: ``check_model`` also takes this, in place of the model and what is said of it."""
     if isinstance(apply, Model):
         return apply
     path, there, why = ("", {}, "as asked for") if in_process else _place(apply, said)
@@ -243,7 +243,7 @@ def _tokens(count: int, said: Mapping[str, Any]) -> np.ndarray:
 
 
 def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str]:
-    """Find arrays with which the plainest call works; give the dtype of its results, too."""
+    """Find arrays with which the plainest call works; also give the dtype of its results."""
     arrays, failed, second = said.get("arrays") or made.arrays, [], None
     length = min(4, said.get("longest") or 4)
     request = Computation(_tokens(6, said)[None, :length].repeat(2, axis=0))
@@ -267,7 +267,7 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
 
 
 def _gives_its_own(offered: Offer, kind: str, eager: bool, given: tuple[Any, ...], request: Computation) -> bool:
-    """Tell whether a call gives the arrays of its framework: a table of torch takes NumPy's, too, and gives torch's."""
+    """Tell whether a call gives the arrays of its framework: a torch table also takes NumPy's, and gives torch's."""
     if kind == "torch" or (kind == "jax" and not eager):
         return True
     gave = []

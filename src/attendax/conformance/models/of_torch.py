@@ -11,13 +11,13 @@ NO_RATE = {"lacks": {"dropout": "no rate of dropout above 0 is found in it"}}
 
 
 def of_torch(model: Any, causal: bool | None) -> Offer:
-    """Offer a module of torch."""
+    """Offer a torch module."""
     found = embedding_of_torch if embedding_of_torch(model) is not None else None
     return Offer(from_torch(model), "torch", from_torch, rates(model), TORCH_WAYS, found)
 
 
 def rates(model: Any) -> dict[str, Any]:
-    """Note that a module of torch lacks dropout, where none of its modules has a rate."""
+    """Note that a torch module lacks dropout, if none of its modules has a rate."""
     named = (vars(module).items() for module in model.modules())
     dropped = any(x > 0 for pairs in named for k, x in pairs if (k == "p" or "drop" in k) and isinstance(x, float))
     return {} if dropped else NO_RATE
@@ -31,7 +31,7 @@ def embedding_of_torch(model):
 
 
 def from_torch(model, training=False):
-    """A module of torch, in evaluation unless in training; with a seed in training."""
+    """A torch module, in evaluation unless in training; with a seed in training."""
     model.train(training)
 
     def apply(inputs, seed=None, **options):
@@ -44,7 +44,7 @@ def from_torch(model, training=False):
 
 @contextlib.contextmanager
 def drawing(model, seed):
-    """A module of torch in training, whose dropout draws from a seed; as it was afterwards."""
+    """A torch module in training, whose dropout draws from a seed; as it was afterwards."""
     import torch
 
     if seed is None:
@@ -61,7 +61,7 @@ def drawing(model, seed):
 
 
 def without_dropout(model):
-    """A copy of a module of torch, every rate of dropout 0."""
+    """A copy of a torch module, every rate of dropout 0."""
     import copy
 
     model = copy.deepcopy(model)
@@ -73,7 +73,7 @@ def without_dropout(model):
 
 
 def doubled(model):
-    """A copy of a module of torch in float64."""
+    """A copy of a torch module in float64."""
     import copy
 
     return copy.deepcopy(model).double()

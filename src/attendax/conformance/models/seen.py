@@ -345,7 +345,7 @@ def fit(trial: Answers) -> tuple[str, bool]:
 
 
 def _hinted(trial: Answers, found: Found) -> Found:
-    """A fault with the declaration that the model would keep, where there is one."""
+    """A fault with the declaration that the model would keep, if any."""
     words, causal = fit(trial) if found.verdict in (Verdict.LEAK, Verdict.SILENT) else ("", True)
     if not words or (words, causal) == (trial.model.sees, trial.model.causal):
         return found

@@ -270,7 +270,7 @@ def true(where: np.ndarray) -> list[Place]:
 
 
 def first(founds: Iterable[Found]) -> Found:
-    """The first fault; the last answer where there is none."""
+    """The first fault, else the last answer."""
     for found in founds:
         if found.verdict.fails:
             break

@@ -36,7 +36,7 @@ class Harm(enum.StrEnum):
 
     @property
     def kind(self) -> str:
-        """The kind under which it is counted: wrong numbers (gradients, too), crash, or robustness gap."""
+        """The kind under which it is counted: wrong numbers (also of gradients), crash, or robustness gap."""
         return {Harm.GRADIENTS: KINDS[0], Harm.CLAIM: KINDS[2], Harm.ACCEPTED: KINDS[2]}.get(self, self.value)
 
 

@@ -22,7 +22,7 @@ def clean(text: str) -> str:
 
 
 class Table(NamedTuple):
-    """Cases that are no fault, why, a row for each, and all of it in a line; empty where the coverage says it."""
+    """Cases that are not faults, why, a row for each, and all of it in a line; empty where the coverage says it."""
 
     title: str
     note: str
@@ -43,7 +43,7 @@ def tables(report: Outcomes) -> list[Table]:
     said = "; ".join(dict.fromkeys(message.partition("\n")[0] for _, _, message in rows))
     found = [
         Table(
-            "Differs by convention", "Declared, so no fault.", ("law", "case", "convention"), rows,
+            "Differs by convention", "Declared, so not a fault.", ("law", "case", "convention"), rows,
             f"differs by convention ({number_of(len(rows), 'case')}): {said}",
         ),
         Table(
@@ -124,7 +124,7 @@ Line = tuple[int, *tuple[tuple[str, str], ...]]  # how far it is indented; words
 
 
 def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> None:
-    """Print the result in a sentence, the causes by harm, and what is no fault; with ``scripts`` one for each cause."""
+    """Print the result in a sentence, the causes by harm, and all else; with ``scripts`` a script for each."""
     from rich.padding import Padding
     from rich.text import Text
 

@@ -238,7 +238,7 @@ class Worker(Subject):
         return self
 
     def _folder(self, size: int) -> str:
-        """A new folder: in memory, where there is room for a request of that size and its answer."""
+        """A new folder: in memory, if a request of that size and its answer fit."""
         for home in self.folders:
             os.makedirs(home, 0o700, exist_ok=True)  # somebody may have removed it
         home = next((x for x in self.folders if shutil.disk_usage(x).free > 16 * size + 2**24), self.folders[-1])

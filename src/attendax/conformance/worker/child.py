@@ -81,7 +81,7 @@ class Child:
     def event(self, seconds: float, left: Callable[[], float] = lambda: math.inf) -> "bytes | int | None":
         """The next event, within seconds. Those in which others had the cores do not count, up to ``PATIENCE`` times.
 
-        Nor is it waited for when no seconds are ``left``. Raises ``queue.Empty`` where there is none.
+        Nor is it waited for when no seconds are ``left``. Raises ``queue.Empty`` if none comes.
         """
         before, given, rest = self.waited(), 0.0, seconds
         while True:

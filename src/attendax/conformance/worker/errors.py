@@ -73,7 +73,7 @@ def is_refusal(error: BaseException) -> bool:
     """Tell whether somebody wrote this error for this call: an assertion, or words that say what is expected.
 
     Words of JAX, NumPy or torch from within, such as of shapes that do not fit, are none: a statement ``raise`` outside
-    of them made it, but for torch's compiled functions, which have none.
+    of them made it, except in torch's compiled functions, which have none.
     """
     if not isinstance(error, AssertionError):  # whose condition says enough
         text = text_of(error)

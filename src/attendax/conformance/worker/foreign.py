@@ -1,4 +1,4 @@
-"""A candidate that is a program, a model of ONNX or a folder of results, as a function of NumPy arrays."""
+"""A candidate that is a program, an ONNX model or a folder of results, as a NumPy function."""
 
 import dataclasses
 import os
@@ -115,7 +115,7 @@ def implementation(path: str, name: str | None = None) -> Implementation:
 
     Raises:
         ValueError: there is no such program or model, or it cannot be read.
-        ModuleNotFoundError: what runs a model of ONNX is not installed.
+        ModuleNotFoundError: onnxruntime is not installed.
 
     Example:
         >>> implementation("exec:./no-such-program {case}")

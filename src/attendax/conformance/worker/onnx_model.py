@@ -1,4 +1,4 @@
-"""A model of ONNX as a candidate: it is run by onnxruntime in this process.
+"""An ONNX model as a candidate: it is run by onnxruntime in this process.
 
 Its inputs are matched by the node that reads them, by name or by order.
 """
@@ -81,7 +81,7 @@ class OnnxModel:
         return {"out": out} | dict(zip(names, found[1:], strict=True))
 
     def _masks(self, told: Told) -> dict[str, np.ndarray]:
-        """The inputs that hide keys; what the attributes hide has to be hidden in the case, too."""
+        """The inputs that hide keys; what the attributes hide must also be hidden in the case."""
         B, N, T, S = (told["sizes"][axis] for axis in "BNTS")
         wanted = np.ones((1, 1, T, S), bool) if told["allowed"] is None else told["allowed"]
         i, j, given, found = np.arange(T)[:, None], np.arange(S), self.attributes, {}

@@ -209,7 +209,7 @@ def fitted(text: str, name: str, arrays: str, fn: Any = None) -> Implementation:
 
 
 def refuse_unknown(settings: Iterable[str]) -> None:
-    """Say which of the names is no setting."""
+    """Say which of the names is not a setting."""
     if unknown := sorted(set(settings) - {*SETTINGS, "name", "arrays", "backward"}):
         known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
         raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
@@ -250,7 +250,7 @@ def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[st
     first = (CASES[0].sized(how.sizes) or CASES[0]).inputs(0, how.dtype).arrays
     raise Unusable(
         f"{head}, query {first['query'].shape}, key and value {first['key'].shape}:\n{rows};\n"
-        "  and with T = S, causal, and multiples of 64 and 128, too; dtype, sizes and arrays ask for another call"
+        "  and also with T = S, causal, and multiples of 64 and 128; dtype, sizes and arrays ask for another call"
     )
 
 

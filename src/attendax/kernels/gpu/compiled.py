@@ -56,7 +56,7 @@ def why_not() -> str:
 
 
 def target() -> str:
-    """The target whose kernels the GPU runs; nothing where there is none."""
+    """The target whose kernels the GPU runs; empty if there is none."""
     found = cudnn.capability()
     return next((name for name, capabilities in launches.TARGETS.items() if found in capabilities), "")
 

@@ -1,7 +1,7 @@
 """A mask as the kernels take it: for each query the keys [first, last) that it may see, an id that they must share.
 
-A mask of segments is an interval, too, if the keys of each segment stand together. So a packed batch skips tiles, and
-looks at ids only where an interval ends. A mask that is no interval has a bit for each pair.
+A mask of segments is also an interval, if the keys of each segment stand together. So a packed batch skips tiles, and
+looks at ids only where an interval ends. Any other mask has a bit for each pair.
 """
 
 from typing import Any, NamedTuple
