@@ -1,11 +1,12 @@
 """The rules of how this project writes, as far as they can be counted: on pages, help, docstrings and messages.
 
-``python tests/pages/prose.py`` takes files that pass out of words_to_mend.txt, and prints what is wrong in the others.
+``python tests/pages/prose.py FILE...`` prints a line for each rule that a file of Python or a page breaks.
 """
 
 import ast
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 LONGEST = 30  # words of a sentence
@@ -76,7 +77,7 @@ def messages(source: str) -> Iterator[str]:
                     yield "".join(map(str, parts))
 
 
-def wrong(sentences: Iterator[str] | list[str]) -> list[str]:
+def wrong(sentences: Iterable[str]) -> list[str]:
     """A line for each rule that a sentence breaks."""
     found = []
     for sentence in sentences:
@@ -100,10 +101,7 @@ def wrong_in_file(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    to_mend = Path(__file__).with_name("words_to_mend.txt")
-    root = to_mend.parents[2]
-    found = {name: wrong_in_file(root / name) for name in to_mend.read_text("utf-8").split() if (root / name).exists()}
-    to_mend.write_text("".join(f"{name}\n" for name, lines in found.items() if lines), "utf-8")
-    for name, lines in found.items():
-        for line in lines:
-            print(f"{name}: {line}")
+    for path in map(Path, sys.argv[1:]):
+        found = wrong_in_file(path) if path.suffix == ".py" else wrong(of_page(path.read_text("utf-8")))
+        for line in found:
+            print(f"{path}: {line}")

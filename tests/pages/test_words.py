@@ -10,10 +10,6 @@ from places import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = [path for folder in ("src/attendax", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
-TO_MEND = (
-    ROOT / "tests/pages/words_to_mend.txt"
-)  # files whose docstrings or messages do not pass yet; take out what you have mended
-FILES_THAT_DO_NOT_PASS_YET = set(TO_MEND.read_text("utf-8").split())
 
 
 def name(path):
@@ -43,10 +39,7 @@ def test_a_docstring_begins_with_a_verb_or_a_noun():
     """And is written as a page is, and so are the messages of errors."""
     wrong = {name(file): prose.wrong_in_file(file) for file in FILES}
     assert sum(len(list(prose.docstrings(file.read_text("utf-8")))) for file in FILES) > 500
-    assert {file: lines for file, lines in wrong.items() if lines and file not in FILES_THAT_DO_NOT_PASS_YET} == {}
-    assert {file for file in FILES_THAT_DO_NOT_PASS_YET if not wrong.get(file)} == set(), (
-        "these pass now, or are gone: python tests/pages/prose.py takes them out of the list"
-    )
+    assert {file: lines for file, lines in wrong.items() if lines} == {}
 
 
 COMMANDS = ["", "check", "check --help-all", "check --model m:f", "describe", "diff", "learn", "grade", "embed", "demo"]

@@ -68,7 +68,7 @@ def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0) -> tuple[np.n
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A function of arrays of NumPy, and all that is found out about it."""
+    """A NumPy function, and all that is known of it."""
 
     fn: Any  # a ``Function``, or a call of an adapter around one
     form: Form

@@ -73,7 +73,7 @@ def _shown(a: Layer, b: Layer, name: str) -> str:
 
 
 def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
-    """The distance of another function from A's layer, called alike, at sizes in turn; a refusal of A is no case."""
+    """The distance of another function from A's layer, at sizes in turn; calls that A refuses do not count."""
     most, worst, asked = 0.0, "", list[tuple[layers.Sizes, float]]()
     for k in range(cases):
         sizes, draw = layers.SIZES[k % len(layers.SIZES)], DRAWS[(k + k // len(DRAWS)) % len(DRAWS)]

@@ -236,7 +236,7 @@ def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) 
     """The first input that shows what the values of some axes are: each function does there what its form says.
 
     The two differ by nothing else there, if there is such an input; else what A would give with B's values is told.
-    Each is tried with queries of zeros, too, so that no scale counts.
+    Each is also tried with queries of zeros, so that no scale counts.
     """
     in_place = a.by(a.form.but(**{axis: b.form.how[axis] for axis in axes}))
     unlike_b = b.by(b.form.but(**{axis: a.form.how[axis] for axis in axes}))

@@ -115,7 +115,7 @@ def inputs(seed: int, size: float = 1.0, sizes: Sizes = SEARCH) -> np.ndarray:
 
 
 def first_row(positions: str) -> int | None:
-    """The row of the table that the first token gets; None where there is none."""
+    """The row of the table that the first token gets; None without a table."""
     return int(positions[-1]) if "table" in positions else None
 
 

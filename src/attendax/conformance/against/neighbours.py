@@ -51,7 +51,7 @@ def neighbour(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> Subject | 
 def holds(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> int:
     """The number of cases in which a function does what its form says; 0 where it does not in one.
 
-    Options that ``beside`` has are asked, too: they are held to the law where nothing is known of them.
+    Options that ``beside`` has are also asked: if nothing is known of them, the law is expected.
     """
     asked = x.by(with_options(x, beside.form))
     found = list(_answers(asked, sizes))

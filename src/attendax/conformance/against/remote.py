@@ -1,4 +1,4 @@
-"""One of two functions, called with arrays of NumPy and giving such: in a process of its own, or in this one."""
+"""One of two functions, which takes and returns NumPy arrays: in a process of its own, or in this one."""
 
 import ast
 import contextlib
@@ -53,7 +53,7 @@ class Call(NamedTuple):
 
 
 class Here(Subject):
-    """A function in this process; arrays of NumPy are tried first, then those of the frameworks that it imports."""
+    """A function in this process; NumPy arrays are tried first, then those of the frameworks that it imports."""
 
     asked = Call
 
@@ -140,7 +140,7 @@ class Here(Subject):
         return found
 
     def _program(self, fn: Any, code: str, arrays: Any, options: Mapping[str, Any], inputs: Collection[str]) -> Any:
-        """Run the program for these options; those that are no ``inputs`` are constants of it."""
+        """Run the program for these options; those that are not ``inputs`` are constants of it."""
         import jax
 
         constants = {k: x for k, x in options.items() if k not in inputs}
@@ -156,7 +156,7 @@ class Here(Subject):
 
 
 class Function:
-    """One of the two, in a process of its own where that can import it; what is no function is refused."""
+    """One of the two, in a process of its own if that can import it. Anything but a function is refused."""
 
     def __init__(
         self, fn: Any, path: str = "", *, in_process: bool = False, arrays: str = "",
@@ -258,7 +258,7 @@ def _of_torch(fn: Any) -> list[inspect.Parameter]:
 
 
 def by_position(parameters: list[inspect.Parameter]) -> str:
-    """Python that lets ``fn`` be called by name; empty if it needs none. It ends before defaults that are no text."""
+    """Python that lets ``fn`` be called by name; empty if not needed. It ends before defaults without Python text."""
     if not any(p.kind is p.POSITIONAL_ONLY for p in parameters[3:]):
         return ""
     known = itertools.takewhile(lambda p: p.default is p.empty or _is_plain(p.default), parameters)

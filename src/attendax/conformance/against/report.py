@@ -28,10 +28,10 @@ class Comparison(NamedTuple):
     """The answer.
 
     Attributes:
-        differences: what differs, the numbers first.
-        adapter: Python under which the two are equal; empty where there is none.
-        around: which of the two the adapter calls; empty where neither.
-        why: without an adapter: why there is none.
+        differences: the differences, those in numbers first.
+        adapter: Python that makes the two equal; empty without an adapter.
+        around: which of the two the adapter calls; empty if neither.
+        why: without an adapter, the reason.
         checked: how far apart the two are, under the adapter if there is one.
         notes: what was not compared.
     """
@@ -136,7 +136,7 @@ def _raises(letter: str, fn: Function, said: str) -> str:
 
 
 def compare(a: Subject, b: Subject) -> Comparison:
-    """The report on two functions that are described; where that is not enough, by the table, too."""
+    """The report on two functions that are described; if that is not enough, also by the table."""
     if not (a.known or b.known):
         return _unknown(a, b)
     found = _compare(a, b) if a.known and b.known else _unknown(a, b)
@@ -214,7 +214,7 @@ def _unseen(a: Subject, b: Subject, axis: str) -> tuple[Subject, Subject]:
 
 
 def _refuted(a: Subject, b: Subject, difference: Difference) -> str:
-    """Words for an input by which one of the two does not do what is said of it; empty where there is none."""
+    """Words for an input by which one of the two does not do what is said of it; empty if there is none."""
     axes = comparing.OF_NUMBERS.get(difference.name, ())
     for x, said, other in ((a, f"A {difference.a}", b), (b, f"B {difference.b}", a)) if axes else ():
         if probe := refuted(x, axes, other.form, _sizes(a, b)):

@@ -41,21 +41,21 @@ class Contract:
     """All that is known of an attention function: each value was tried by calls that could have refuted it.
 
     Attributes:
-        path: of the function.
-        form: how it is called, and its value of each axis of conventions.
-        unread: its parameters of which no meaning was found, and why.
-        dropout: its parameters that are a rate of dropout.
-        no_limit: Python for no limit in a window of two sides; empty where it is not known, or has none.
-        square: whether it takes as many queries as keys alone.
-        short: whether it takes no more queries than keys, where it is causal to the end of the keys.
-        alike: options that it takes beside as many queries as keys alone.
+        path: path of the function.
+        form: how it is called, and which of the known conventions it follows.
+        unread: parameters without a known meaning, and why.
+        dropout: parameters that are a dropout rate.
+        no_limit: Python for no limit in a window of two sides; empty if unknown or not needed.
+        square: whether it only takes as many queries as keys.
+        short: whether it takes at most as many queries as keys, if it is causal to the end of the keys.
+        alike: options that it only takes with as many queries as keys.
         names: all of its parameters.
-        idle: those that were given other values, which did not change its first result, and what they did, in words.
-        calls: the number of calls that were made.
-        seconds: CPU seconds that they took.
-        cut: whether the limit of time ended it.
-        rough: whether its results are near those of its form only, as half precision is.
-        faults: its parameters that no case asks for and that are wrong, and what they do, in words.
+        idle: parameters whose other values did not change its first result, and what they did, in words.
+        calls: number of calls that were made.
+        seconds: CPU seconds of these calls.
+        cut: whether the time limit ended the description.
+        rough: whether its results are only near those of its form, as with half precision.
+        faults: wrong parameters that no case tests, and what they do, in words.
     """
 
     path: str
@@ -219,7 +219,7 @@ class Contract:
     def adapter(self) -> str:
         """Python that defines ``adapted``, the function by the protocol of `attendax check`; empty if it follows that.
 
-        It keeps its conventions but for the layout, the kinds of options, and the base of the log-sum-exp.
+        It keeps all conventions except the layout, the kinds of options, and the base of the log-sum-exp.
         """
         form = self._by_names()
         return "" if fitting.is_of_protocol(form, self.no_limit) and not (self.short or self.alike) else self.fitted()

@@ -74,7 +74,7 @@ class Describer(Describing):
         return found
 
     def contract(self) -> Contract:
-        """All that is found in time; raises Refusal where there is nothing to describe."""
+        """All that is found in time; raises Refusal if there is nothing to describe."""
         cut = False
         try:
             found = self.subject()
@@ -428,18 +428,18 @@ def _full(kind: str, sizes: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def describe(fn: Any, *, seconds: float | None = None) -> Contract:
-    """Find out how an attention function is called, and what it means by each of its options.
+    """Find out how an attention function is called, and what each of its options means.
 
     Args:
-        fn: a function of query, key and value, or of one array of them, in any layout; or the path of one,
-            "module:function". A path, and a function that a module has, runs in a process of its own.
-        seconds: the most CPU seconds; 4 unless given, 10 for JAX.
+        fn: a function of query, key and value, or of one array of them, in any layout; or its path
+            "module:function". A path, or a function that a module has, runs in a process of its own.
+        seconds: the most CPU seconds [4, for JAX 10].
 
     Returns:
         A ``Contract``; ``str(contract)`` is what ``attendax describe`` prints.
 
     Raises:
-        Refusal: it cannot be imported, raises on every call, or computes by no formula that is known.
+        Refusal: the function cannot be imported, raises on every call, or follows no known formula.
 
     Example:
         >>> import numpy as np

@@ -118,7 +118,7 @@ class Understood(NamedTuple):
 def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
     """The report in which a defect that was described is one cause: of all cases with its option that have no other.
 
-    A mask of keys is given lengths of keys as well, and what is off with them is off with it.
+    A key mask is also called with key lengths. Faults of the lengths count as faults of the mask.
     """
     cases, by_mask = {outcome.case.name: outcome.case for outcome in report.cases}, False
     if defect.axis == "mask":
