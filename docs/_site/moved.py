@@ -19,6 +19,7 @@ SECTIONS = {  # a section that has left its page: where it is
     "gpu": {"cudnn-by-name": "gpu#cudnn", "the-kernels-of-triton-by-name": "gpu#triton"},
     "how-it-is-fast": {"native-or-tiles": "implementations"},
     "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
+    "migrate": {"commands-and-options-that-left": "migrate#removed-commands-and-options"},
     "matrix": {"counts": "matrix#by-law", "what-was-found": "matrix#all-findings"},
 }
 GO = "const moved = {}; const to = moved[location.hash.slice(1)]; if (to) location.replace(to);"
