@@ -60,10 +60,9 @@ def attention(
 
     Args:
         {arguments}
-        implementation: "native", a kernel of C++ for CPUs; "blockwise", tiles of JAX for every platform; "dense", which
-            builds all T x S scores; or, for some calls on an NVIDIA GPU, "cudnn" or "triton", kernels of ours. None:
-            "native" where the library is there and takes the call, else "blockwise". ``explain`` says which, and why
-            not the others.
+        implementation: "native", the C++ kernel for CPUs; "blockwise", JAX tiles for every platform; "dense", which
+            builds all T x S scores; for some calls on an NVIDIA GPU, "cudnn" or "triton" [native if it takes the call,
+            else blockwise]. ``explain`` says which one runs, and why not the others.
 
     Returns:
         {results}

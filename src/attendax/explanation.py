@@ -33,22 +33,23 @@ DENSE = "asked for; it builds all T x S scores"
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """A report of how a call of ``attention`` runs. It prints well.
+    """A report of how a call of ``attention`` runs. Print it.
 
     Attributes:
         implementation: "native", "blockwise", "dense", "cudnn" or "triton".
-        reason: why this one.
+        reason: the reason for this choice.
         tile: query heads, queries and keys of a tile; None for "dense", "cudnn" and "triton".
-        tiles: how many tiles are "open" (all pairs allowed), "masked" and "skipped"; None where that depends on arrays
-            whose values are not known, or there are no tiles.
-        flops: of the two products of the forward that will run; an upper bound if ``tiles`` is None. For
-            "cudnn" and "triton" those of all T x S pairs, whatever they skip.
-        flops_skipped: those of all T x S pairs, less ``flops``.
-        temporary_bytes: of the compiled forward, by XLA's own analysis; of one device. The gradient needs more.
+        tiles: numbers of tiles that are "open" (all pairs allowed), "masked" and "skipped"; None if they depend on
+            traced arrays, or without tiles.
+        flops: FLOPs of both products of the forward, without skipped tiles; an upper bound if ``tiles`` is None. For
+            "cudnn" and "triton" those of all T x S pairs.
+        flops_skipped: FLOPs of all T x S pairs, less ``flops``.
+        temporary_bytes: temporaries of the compiled forward on one device, by XLA's own analysis. The gradient needs
+            more.
         impossible: each other implementation, with the reason why it was not chosen; some can be chosen by name.
-        devices: where arrays lie on Explicit mesh axes, over how many devices "batch", "heads", "queries" and "keys"
-            are divided; else None. Tiles and FLOPs are those of the whole call.
-        across: where keys are divided, by which strategy, why, and what a device receives; else None.
+        devices: if arrays lie on Explicit mesh axes, the number of devices that "batch", "heads", "queries" and "keys"
+            are divided over; else None. Tiles and FLOPs are those of the whole call.
+        across: if keys are divided, the strategy, its reason, and what a device receives; else None.
         thread_bytes: upper bound of the scratch memory of each thread in "native", beside XLA's; None for the others.
     """
 

@@ -28,27 +28,27 @@ RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
-    """A function that is judged, and all that is declared of it.
+    """A function to test, and what is declared of it.
 
     Attributes:
         attend: ``fn(query, key, value, *, mask=None, ...)`` on arrays (..., N, T, D) of its framework.
-        name: for the report.
+        name: name in the report.
         arrays: "jax", "torch" or "numpy".
-        backward: of a NumPy function: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)``.
-        causal: where ``is_causal`` begins: "start" (L4), "end", or "decode": the start, but one query sees all.
-        empty_rows: what a query without any key gets: "zero" (L5), "mean" of the values, or "nan".
-        lacks: what it does not offer, of ``TRAITS`` and ``OPTIONS``, each with the reason.
+        backward: gradients of a NumPy function: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)``.
+        causal: alignment of ``is_causal``: "start" (L4), "end", or "decode" (the start, but a single query sees all).
+        empty_rows: result of a query without any key: "zero" (L5), "mean" of the values, or "nan".
+        lacks: names of ``TRAITS`` and ``OPTIONS`` that it does not offer, each with the reason.
         source: Python that defines ``attend`` in a reproduction.
-        eager: whether JAX may not compile it.
-        version: of its library.
-        device: where its arrays are made, as its framework names it; its own default unless given.
-        layout: of its arrays, where it is another than that of ``attend``.
-        process: why it is judged in this process; empty where it is in another.
-        form: which calls it takes at all.
+        eager: whether JAX must not compile it.
+        version: version of its library.
+        device: device of its arrays, by the name of its framework; by default the framework's own.
+        layout: layout of its arrays, if it is not that of ``attend``.
+        process: reason why it is called in this process; empty if another process calls it.
+        form: restrictions on the calls that it takes.
         foreign: whether it is not a Python function: then it has results and gradients, and nothing of its caller.
-        recorded: whether its answers lie in a folder: it is asked nothing but its cases.
-        guessed: other frameworks whose arrays it may mean, where nobody said which.
-        means: other conventions by which it is judged: axes of ``conventions``, and values.
+        recorded: whether its results are in a folder: then only the cases there are tested.
+        guessed: other frameworks whose arrays it may take, if the framework was guessed.
+        means: other conventions by which it is judged, from the tables of ``conventions``.
     """
 
     attend: Callable[..., Any]
