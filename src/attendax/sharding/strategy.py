@@ -16,13 +16,13 @@ Shaped = ArrayLike | jax.ShapeDtypeStruct
 
 
 class Link(NamedTuple):
-    """The speed at which devices exchange and multiply; the numbers of a datasheet, not of a measurement.
+    """The speed of devices and of the link between them, from a datasheet, not measured.
 
     Attributes:
-        bytes_per_second: that a device receives.
+        bytes_per_second: bytes that a device receives in a second.
         latency: seconds before the first byte.
-        flops_per_second: of the products of attention.
-        gathered_bytes: how large the keys and values of all devices may be on one.
+        flops_per_second: FLOPs of attention that a device computes in a second.
+        gathered_bytes: largest size of the keys and values of all devices on one device.
     """
 
     bytes_per_second: float = 200e9
@@ -36,14 +36,14 @@ LINK = Link()
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A strategy, why, and for each that is possible what a device receives, and how long it waits for that.
+    """The chosen strategy, and the cost of each possible one.
 
     Attributes:
-        strategy: the one to take.
-        reason: in a sentence.
-        bytes_received: by a device in a forward, by strategy.
-        bytes_with_gradient: in forward and gradient together.
-        seconds: that a forward waits for the link, by strategy, as the ``Link`` says.
+        strategy: the chosen one.
+        reason: the reason, in a sentence.
+        bytes_received: bytes that a device receives in a forward, by strategy.
+        bytes_with_gradient: the same in forward and gradient together.
+        seconds: seconds that a forward waits for the ``Link``, by strategy.
     """
 
     strategy: str
@@ -70,16 +70,15 @@ def explain(
     bias: Shaped | None = None,
     link: Link = LINK,
 ) -> Choice:
-    """Say which strategy ``attention`` takes where none is given, and why, and what each would send.
+    """Say which strategy ``attention`` chooses, why, and what each strategy sends.
 
     Args:
         query, key, value, mask, bias: of all tokens, as in ``attendax.attention``; arrays or ``jax.ShapeDtypeStruct``.
-        devices: how many divide the tokens.
-        link: how fast devices exchange and multiply; a datasheet's numbers of a large GPU unless given. ``attention``
-            itself chooses by those.
+        devices: number of devices that divide the tokens.
+        link: speed of the devices [that of a large GPU, from its datasheet, by which ``attention`` chooses].
 
     Returns:
-        ``Choice``. It prints well.
+        ``Choice``. Print it.
 
     Raises:
         ValueError: tokens that the devices do not divide.
