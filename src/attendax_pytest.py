@@ -13,7 +13,7 @@ def pytest_addoption(parser):
     profile = "numbers, robust or law [numbers]"
     group.addoption("--attention-profile", metavar="PROFILE", help=profile)
     group.addoption("--attention-seed", type=int, metavar="N", help="random seed [a new one, printed]")
-    budget = "seconds for realistic sizes, 0 for none [12, of JAX 24]"
+    budget = "seconds for realistic sizes, 0 for none [12, for JAX 24]"
     group.addoption("--attention-budget", type=float, metavar="SECONDS", help=budget)
     only = "a law such as L6, or a part of the names of cases (repeatable)"
     group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)

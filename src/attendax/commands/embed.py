@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHECK_LIMIT = 1e-5  # float32 through six layers; a wrong convention moves an embedding by 4e-5 at the very least
 CELL = 8  # columns of a similarity
-STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines at a time"
+STREAM = "standard input is read in chunks of 1, 4, 16, 64, 256 and then 1,024 lines"
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 MARGIN = 20  # columns that a text leaves for numbers beside it
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
@@ -34,9 +34,7 @@ HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any co
 def add_arguments(embed: argparse.ArgumentParser) -> None:
     """The arguments of ``attendax embed``."""
     embed.description = f"{embed.description}: all-MiniLM-L6-v2 or another BERT checkpoint; {STREAM}"
-    embed.add_argument(
-        "texts", nargs="*", metavar="TEXT", help="text; none, or a single -: one a line from standard input"
-    )
+    embed.add_argument("texts", nargs="*", metavar="TEXT", help="text; without one, or as -, lines of standard input")
     embed.add_argument(
         "--json", action="store_true", help='a JSON line for each text: {"text": ..., "embedding": [...]}'
     )

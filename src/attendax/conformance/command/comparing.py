@@ -13,8 +13,8 @@ from . import running
 
 SAID = """\
 A and B are module:function, "exec:./prog {case}" or onnx:FILE.
-A function is called as f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as
-f(params, x), where params has the names of attendax.conformance.against.layers.shapes().
+Functions are called as f(query, key, value, ...); diff finds their layouts and keywords.
+With --layers they are called as f(params, x), with the names of attendax.conformance.against.layers.shapes().
 Exit status: 0 the two are equal, 1 they differ, 2 refused."""
 
 

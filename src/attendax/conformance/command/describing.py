@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", metavar="FILE", help="file for the contract as TOML")
     about = "file for an adapter, such as adapter.py: Python that `attendax check` can call"
     parser.add_argument("--adapter", metavar="FILE", help=about)
-    about = "most CPU seconds [4, of JAX 10]"
+    about = "most CPU seconds [4, for JAX 10]"
     parser.add_argument("--limit", type=float, metavar="SECONDS", help=about)
 
 

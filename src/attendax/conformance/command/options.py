@@ -8,7 +8,7 @@ ARRAYS = ("jax", "torch", "numpy")
 REPORTS = {"json": "JSON", "markdown": "Markdown"}
 LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything [everything]"
 PROFILES = "numbers, robust (NaN, extremes, empty sets) or law [numbers]"
-BUDGET = "CPU seconds of the run; 0: no limit, and no realistic sizes [30, of JAX 60]"
+BUDGET = "CPU seconds of the run; 0: no limit, and no realistic sizes [30, for JAX 60]"
 GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
     "cases": {
         "only": (list, "L6", "laws, parts of case names, and keywords [all]"),
@@ -27,10 +27,10 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "require": (list, "KIND", "kinds that must be judged: gradients, masks, lse, bfloat16, ..."),
         "known_failures": (str, "FILE", 'file with lines "skip CASE" and "xfail CASE  # why"'),
     },
-    "meaning": {
-        "contract": (str, "FILE", "meaning that `attendax describe --save` wrote"),
-        "expect": (list, "AXIS=VALUE", "meaning of a program or a model, or an unusual one, such as scale=1"),
-        "ignore": (list, "NAME", "parameters without a known meaning"),
+    "conventions": {
+        "contract": (str, "FILE", "contract, as `attendax describe --save` writes it"),
+        "expect": (list, "AXIS=VALUE", "conventions of a program or a model, or unusual ones that you mean: scale=1"),
+        "ignore": (list, "NAME", "parameters without a known meaning, to accept"),
     },
     "time and process": {
         "thorough": (bool, "", "no limit of the run; --budget limits realistic sizes"),
@@ -64,7 +64,7 @@ NUMBERS = tuple(GROUPS["cases"])
 WRITTEN = (*REPORTS, "quiet", "reproduce")
 MODELS = ("--model", "--layer")
 EPILOG = """\
-An option that the function's signature does not name is not offered.
+Keywords that the function does not have are not tested.
 Exit status: 0 nothing is wrong, 1 something is, 2 refused.
 Whole models and layers: attendax check --model m:apply, or --layer m:layer;
 attendax check --model m:apply --help has their options."""

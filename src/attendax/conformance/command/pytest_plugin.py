@@ -28,7 +28,7 @@ from .arguments import how_of, settled
 from .options import GROUPS, add
 
 OWN = ("level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
-TITLES = ("meaning", "cases", "more cases", "time and process")
+TITLES = ("conventions", "cases", "more cases", "time and process")
 GIVEN = pytest.StashKey[argparse.Namespace]()
 COLLECTED = pytest.StashKey[list["Attention"]]()
 FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process
