@@ -102,7 +102,7 @@ def test_a_scale_of_its_own_is_unusual():
 def test_in_words():
     contract = described(of("in_torch", "flash_ahead"))
     text = str(contract)
-    assert "arrays    query, key, value as (B, T, N, D), fewer heads of keys allowed\n" in text
+    assert "arrays    query, key, value as (B, T, N, D), fewer key heads allowed\n" in text
     assert "          window_size: window, both sides, -1 is no limit\n" in text
     assert "          dropout_p: changes nothing\n" in text
     assert "  window    a window is aligned to the end of the keys   (FlashAttention 2.3)\n" in text

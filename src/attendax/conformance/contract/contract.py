@@ -13,7 +13,7 @@ from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
 from . import fitting
 
-AS_THE_LAWS = "Its meaning is that of the laws."
+AS_THE_LAWS = "It follows the laws."
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 
 OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
@@ -237,11 +237,11 @@ JUDGED = CONVENTION, UNUSUAL
 TRANSLATED = "mask", "lse"
 ALWAYS = {  # values of the axis of pairs
     "aligned to the start": "causal", "aligned to the end": "causal to the end",
-    "without its own key": "causal but for its own key",
-    "aligned to the end, without its own key": "causal to the end but for its own key",
+    "without its own key": "causal except for its own key",
+    "aligned to the end, without its own key": "causal to the end except for its own key",
 }  # fmt: skip
 TITLES = {
-    "What it means, where the laws say something else": ("convention", ""),
+    "Conventions that differ from the laws": ("convention", ""),
     "Unusual: right only if you mean it": ("unusual",),
     "Defects: no library or paper documents this": ("defect",),
 }
@@ -256,7 +256,7 @@ def _rows(title: str, entries: list[str]) -> Iterator[str]:
 def arrays_of(form: Form) -> str:
     """The arrays that it takes, and their axes, in words."""
     pack = form.pack.partition(" ")[0]
-    axes, grouped = axes_of(form.layout, form.pack), ", fewer heads of keys allowed" * form.grouped
+    axes, grouped = axes_of(form.layout, form.pack), ", fewer key heads allowed" * form.grouped
     if pack == "kv":
         both = form.order.removeprefix("query, ")
         return f"query as {axes_of(form.layout)}; {both} in one array as {axes}{grouped}"
