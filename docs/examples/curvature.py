@@ -1,8 +1,8 @@
 """5. Curvature: the Hessian of an encoder's loss times a vector, through the fast attention, in memory O(T).
 
-Forward over reverse on a ``custom_vjp``, which other fast attentions are, raises. Here: the largest curvature of the
-loss by power iteration, and the influence of one training text on the loss of another (Koh and Liang 2017), with the
-Hessian inverted by conjugate gradients.
+Other fast attentions are a ``custom_vjp``, on which forward over reverse raises. The example computes the largest
+curvature of the loss by power iteration. Then it computes the influence of one training text on the loss of another
+(Koh and Liang 2017), with the Hessian inverted by conjugate gradients.
 
 python docs/examples/curvature.py
 """

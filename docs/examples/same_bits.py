@@ -1,4 +1,4 @@
-"""6. The same bits: log probabilities of a text drawn token by token, scored again at once, in another batch.
+"""6. Equal bits: log probabilities of a text drawn token by token, and scored again at once, in another batch.
 
 python docs/examples/same_bits.py
 """

@@ -9,7 +9,8 @@ from attendax.cli import main
 from places import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FILES = [path for folder in ("src/attendax", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+FOLDERS = "src/attendax", "benchmarks", "docs/examples"
+FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def name(path):
