@@ -4,6 +4,7 @@ import functools
 import itertools
 import tracemalloc
 
+import jax
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from attendax.conformance.cases.square import Restrictions
 from attendax.conformance.checking import judge
 from attendax.conformance.conventions import parts, right
 from attendax.conformance.frameworks import in_numpy
+from attendax.conformance.judge import judging
 from attendax.conformance.judge.judges import compared
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
@@ -474,3 +476,18 @@ def test_gradients_may_be_sums_of_one_term_after_the_other():
         for instead, ok in ((f"{total}.cumsum(axis=-1)[..., -1:]", True), (f"{line} * np.float32(0.9)", False)):
             made = planted(SOURCE, Mistake(name, line, instead))
             assert check(made["attend"], backward=made["backward"], profile="numbers", **given).ok is ok
+
+
+@pytest.mark.parametrize("name", ["plain", "gradient: plain", "grouped heads"])
+def test_what_a_function_of_jax_takes_is_traced_and_not_run(name):
+    ran = []
+
+    def attend(query, key, value):
+        jax.debug.callback(lambda: ran.append(name))
+        if query.shape[1] != key.shape[1]:
+            raise ValueError("key has fewer heads than query")
+        return jax.nn.softmax(query @ key.swapaxes(-1, -2)) @ value
+
+    made = Implementation(attend, "mine", arrays="jax")
+    assert judging.offers(made, named(name), How(profile="numbers")) is (name != "grouped heads")
+    assert len(ran) == (name == "gradient: plain")  # the plainest call tells whether it has any gradient

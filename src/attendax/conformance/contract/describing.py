@@ -228,19 +228,21 @@ class Describer(Describing):
         return f"{self.fn.path}: {said}{NEXT}"
 
     def _nearest(self) -> tuple[str, str]:
-        """The layout of the form that is nearest to its plain call, and that form in words."""
-        near: dict[tuple[bool, str, str], list[float]] = {}  # the shares of each form
+        """The layout of the form whose results point most nearly where its own do, and that form in words."""
+        near: dict[tuple[bool, str, str], list[tuple[float, float]]] = {}  # angles and shares of each form
         for form, probe, found in list(self._plain_answers()):
             for scale in ("1/√D", "1", "1/D"):
                 right = Subject(self.fn, form.but(scale=scale)).right(probe)[0]
                 with np.errstate(all="ignore"):
                     close = np.abs(found - right) <= 10 * TOLERANCE * max(1.0, float(np.abs(right).max()))
+                    cosine = np.vdot(found, right) / (np.linalg.norm(found) * np.linalg.norm(right))
                 words = f"nearest: {arrays_of(form)} with scale {scale}"
                 key = form.layout != Form().layout, words, form.layout
-                near.setdefault(key, []).append(1 - float(close.mean()))
+                near.setdefault(key, []).append((1 - abs(float(np.nan_to_num(cosine))), 1 - float(close.mean())))
         if not near:
             return "", "no call gives an array of the shape of a result"
-        share, (_, words, nearest) = min((sum(x) / len(x), key) for key, x in near.items())
+        means = {key: np.mean(x, axis=0).round(3).tolist() for key, x in near.items()}
+        _, (_, words, nearest), share = min((angle, key, share) for key, (angle, share) in means.items())
         return nearest, f"{words}, where {share:.0%} of the results differ"
 
     def _draws(self) -> bool:

@@ -165,6 +165,17 @@ jvp = partial(driven, push, "tangent ")
 second = partial(driven, curve, "second ")
 
 
+def shapes(function, attend, arrays, options, **cotangents):
+    """Whether a call can be made: it is traced, and not compiled."""
+    fixed, traced = split(options)
+    jax.eval_shape(partial(function, attend, fixed, None), asarrays(arrays), traced, *cotangents.values())
+    return {}
+
+
+traced = partial(shapes, call)
+traced_gradient = partial(shapes, pull)
+
+
 def mapped_over(function, prefix, attend, arrays, options, mapped, **cotangents):
     """The leaves of a function above, under vmap over the axes that are named, and the first of cotangents."""
     fixed, traced = split(options)

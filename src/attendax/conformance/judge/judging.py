@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ..adapters.implementation import Implementation
 from ..cases import BY_NAME, Case
-from ..cases.case import SIZES, Leaves
+from ..cases.case import FORWARD, GRADIENT, SIZES, Leaves
 from ..cases.how import DTYPES, How
 from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
 from ..cases.square import plain_of
@@ -23,6 +23,7 @@ NEEDED: dict[str, tuple[str, Callable[[dict[str, int]], dict[str, int]]]] = {
     "rank 3": ("", dict),
     "rank 5": ("AB", lambda x: {"A": 2}),
 }
+TRACED = {FORWARD: "traced", GRADIENT: "traced gradient"}  # which is not compiled
 PROBED = ("grouped heads", "V != D", *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks it raises
 
 
@@ -32,10 +33,11 @@ def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding,
 
 
 def offers(implementation: Implementation, case: Case, how: How) -> bool:
-    """Tell whether an implementation takes what a case asks for, by calling it; its results are not looked at."""
+    """Tell whether an implementation takes what a case asks for, by calling it, or tracing it in JAX."""
+    traced = TRACED.get(case.direction) if implementation.arrays == "jax" and not implementation.eager else None
 
     def calls(trial: Trial) -> Finding:
-        trial.run()
+        trial.run(direction=traced)
         return Finding(Verdict.OK)
 
     return _found(implementation, case, how, calls)[0].verdict is not Verdict.NOT_OFFERED

@@ -62,6 +62,7 @@ class Budget:
         self.length = NEARLY * how.seconds("jax") if self.limited else math.inf  # until its arrays are known
         self.total, self._free = math.inf, 0.0 if how.budget else self.length
         self._rests = -math.inf, 0.0  # when they were looked at, and what they were
+        self._start = 0.0  # CPU seconds until the function was understood
 
     def watch(self, implementation: Implementation, how: How) -> None:
         """The run is of this function: what it may take is that of its arrays, and its process counts as well.
@@ -73,6 +74,7 @@ class Budget:
         self.limited = self.limited and not implementation.recorded
         self.length = NEARLY * how.seconds(implementation.arrays) if self.limited else math.inf
         self._free = 0.0 if how.budget else self.length
+        self._start = min(self.cores(), self.length)
 
     def cores(self) -> float:
         """CPU seconds of both processes so far."""
@@ -87,9 +89,10 @@ class Budget:
         return self._rests[1]
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds until a share of the budget is over."""
+        """Seconds until a share is over of the budget that was left when the function was understood."""
         rests = max(self.rests() - self._free, 0.0)
-        return min(share * self.length - self.cores() - rests, self.total - time.monotonic())
+        end = self._start + share * (self.length - self._start)
+        return min(end - self.cores() - rests, self.total - time.monotonic())
 
     def left_of(self, phase: str, *, wrong: bool) -> float:
         """Seconds until a phase is over, of a run in which something is wrong or nothing is."""
