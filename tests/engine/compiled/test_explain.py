@@ -158,9 +158,9 @@ class TestNative:
     def test_why_it_is_not(self):
         x = struct(2, 4, 30, 8)
         by_function = explain(x, x, x, mask=masks.from_function(lambda i, j: i >= j))
-        assert (by_function.implementation, by_function.impossible["native"]) == ("blockwise", "a function of a user")
+        assert (by_function.implementation, by_function.impossible["native"]) == ("blockwise", "a function of your own")
         assert by_function.reason == "the default where 'native' is not possible; memory O(T + S)"
-        assert "  not 'native': a function of a user" in str(by_function).splitlines()
+        assert "  not 'native': a function of your own" in str(by_function).splitlines()
         assert explain_tiles(x, x, x).impossible["native"] == "eligible; 'blockwise' was asked for"
         empty = struct(2, 4, 0, 8)
         assert explain(x, empty, empty).impossible["native"] == "there are no scores"

@@ -215,7 +215,7 @@ class TestWhereItCannotRun:
     def test_an_exported_program(self, gpu):
         """It would carry numbers of kernels that another process has not loaded. Without a name it exports tiles."""
         query, key, value = map(jnp.asarray, calls.arrays_of(T=5)[:3])
-        with pytest.raises(NotImplementedError, match="an exported program, which runs where the kernels may not be"):
+        with pytest.raises(NotImplementedError, match="an exported program, which may run without the kernels"):
             jax.export.export(jax.jit(attend))(query, key, value)
         exported = jax.export.export(jax.jit(attention), platforms=["cuda"])(query, key, value)
         assert compiled.TARGET not in exported.mlir_module()
@@ -260,7 +260,7 @@ class TestExplain:
 
 
 NOT_ELIGIBLE = {
-    "a bias": ({}, {"bias": np.zeros((37, 45))}, "float64 beside narrower queries"),
+    "a bias": ({}, {"bias": np.zeros((37, 45))}, "float64 with narrower queries"),
     "a width": ({"D": 260}, {}, "D = 260 and V = 64: it takes up to 256 in bfloat16"),
     "a width of float32": ({"D": 129, "dtype": "float32"}, {}, "D = 129 and V = 64: it takes up to 128 in float32"),
     "a function of scores": (

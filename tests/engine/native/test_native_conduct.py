@@ -186,10 +186,10 @@ def many_parts():
 
 
 REFUSED = {
-    "a function of a user": {"mask": masks.from_function(lambda i, j: i != j)},
-    "a function of a user ": {"score_mod": scores.from_function(lambda s, positions: s / 2)},
+    "a function of your own": {"mask": masks.from_function(lambda i, j: i != j)},
+    "a function of your own ": {"score_mod": scores.from_function(lambda s, positions: s / 2)},
     "several softcaps": {"score_mod": scores.compose(scores.softcap(1.0), scores.softcap(2.0))},
-    "a mask of many parts": {"mask": many_parts()},
+    "a mask with too many parts": {"mask": many_parts()},
 }
 
 
@@ -207,7 +207,7 @@ def test_what_the_kernel_does_not_take_is_refused_by_name_and_computed_without(r
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
-        ("a bias of float64", lambda x: {"bias": np.zeros((5, 9), np.float64)}),
+        ("a float64 bias", lambda x: {"bias": np.zeros((5, 9), np.float64)}),
         ("a width above", lambda x: {}),
         ("leading axes", lambda x: {}),
     ],

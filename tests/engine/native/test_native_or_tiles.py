@@ -51,10 +51,10 @@ MANY = masks.causal()
 for _ in range(5):
     MANY = MANY | ~MANY  # more than twice as many steps
 CALLS = {  # calls on one device, and their row
-    "a function of a user": {"score_mod": scores.from_function(lambda s, at: 2 * s)},
-    "a bias of float64 beside narrower queries": {"bias": np.zeros((4, 5))},
+    "a function of your own": {"score_mod": scores.from_function(lambda s, at: 2 * s)},
+    "a float64 bias with narrower queries": {"bias": np.zeros((4, 5))},
     "several softcaps, or more than 6 modifiers": {"score_mod": scores.compose(*[scores.softcap(2.0)] * 2)},
-    "a mask of many parts": {"mask": MANY},
+    "a mask with too many parts": {"mask": MANY},
 }
 
 

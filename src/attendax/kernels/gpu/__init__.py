@@ -26,7 +26,7 @@ PLATFORM = "cuda"  # tests on a CPU put theirs in its place, and a driver that t
 NAME = "implementation 'triton'"
 ASKED_FOR = "asked for; forward and gradient by kernels of Triton, every other direction in tiles"
 BY_NAME = "eligible, by name only: it has not been timed on a GPU"
-CANNOT_DIVIDE = "a program that XLA divides where it cannot be told how (beside a shard_map, or without Shardy)"
+CANNOT_DIVIDE = "a program that XLA divides beside a shard_map, or without Shardy"
 ADVICE = "Leave implementation out: the tiles take every call, on every device."
 KINDS = {"key": KEYS, "value": KEYS, "dkey": KEYS, "dvalue": KEYS, "alibi": HEADS, "table": HEADS, "words": HEADS}
 KINDS |= {"query_ids": TEXTS, "key_ids": TEXTS, "places": TEXTS, "factors": WHOLE, "options": WHOLE}  # others: PAIRS
@@ -54,7 +54,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
         (plan.reversible, "a derivative of a derivative"),
         (plan.platform != PLATFORM, f"it is for CUDA; this program is for {plan.platform}"),
         (plan.devices > 1 and not plan.divisible, CANNOT_DIVIDE),
-        (plan.exported, "an exported program, which runs where the kernels may not be"),
+        (plan.exported, "an exported program, which may run without the kernels"),
     )
     return next((reason for holds, reason in reasons if holds), seen.why_not(operands.mask, plan))
 

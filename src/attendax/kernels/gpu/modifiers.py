@@ -28,7 +28,7 @@ def why_not(operands: Operands) -> str:
     if any(not np.can_cast(x.dtype, np.int32) for part in parts for x in part.arrays[1:]):
         return "an offset of more than 32 bits"
     if any(x.dtype == np.float64 for x in operands.differentiable()):
-        return "float64 beside narrower queries"
+        return "float64 with narrower queries"
     return ""
 
 

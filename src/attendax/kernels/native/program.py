@@ -61,20 +61,20 @@ def why_not(operands: Operands, plan: Plan) -> str:
     caps = sum(part.kind == "softcap" for part in modifiers)
     placed = [x for x in positions if x is not None]
     reasons = (
-        (any(map(has_function, (mask, score_mod))), "a function of a user"),
+        (any(map(has_function, (mask, score_mod))), "a function of your own"),
         (str(query.dtype) not in DTYPES, f"{query.dtype}: it takes {', '.join(DTYPES)}"),
         (query.dtype != key.dtype or query.dtype != value.dtype, "query, key and value of different dtypes"),
         (
             operands.compute_dtype() != np.result_type(query.dtype, np.float32),
-            "a bias of float64 beside narrower queries",
+            "a float64 bias with narrower queries",
         ),
-        (any(x.ndim for x in placed), "tokens whose positions are not in one order"),
+        (any(x.ndim for x in placed), "tokens that are not in order"),
         (plan.reversible, "a derivative of a derivative"),
         (query.ndim - 3 > MOST_LEAD, f"more than {MOST_LEAD} leading axes"),
         (max(key.shape[-1], value.shape[-1]) > WIDEST, f"a width above {WIDEST}"),
         (caps > 1 or len(modifiers) > MOST_MODIFIERS, f"several softcaps, or more than {MOST_MODIFIERS} modifiers"),
         (any(not _is_narrow(x) for part in modifiers for x in part.arrays[1:]), "an offset of more than 32 bits"),
-        (_is_long(mask), "a mask of many parts"),
+        (_is_long(mask), "a mask with too many parts"),
     )
     return next((reason for holds, reason in reasons if holds), "")
 
