@@ -22,13 +22,13 @@ from attendax.scores import ScoreModifier
 from attendax.sharding.layout import Layout, choice_for, layout_of
 from attendax.sharding.strategy import Choice
 
-BY_DEFAULT = "the default where 'native' is not possible; memory O(T + S)"
+BY_DEFAULT = "the default if 'native' cannot run the call; memory O(T + S)"
 ON_A_GPU = "the default on this platform; memory O(T + S)"
 UNMEASURED = "the default on this platform, in tiles of sizes not yet measured on such a device; memory O(T + S)"
 SYMBOLIC = "T or S is symbolic (jax.export), so all T x S scores are one tile"
 NAMES = ("head", "heads"), ("query", "queries"), ("key", "keys")
 BY_NAME = {"cudnn": cudnn, "triton": gpu}  # never chosen
-DENSE = "asked for; it builds all T x S scores"
+DENSE = "requested; it builds all T x S scores"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,7 @@ def explain(
         pairs = math.prod(operands.query.shape[:-1]) * operands.key.shape[-2]
         flops: Any = 2 * (operands.query.shape[-1] + operands.value.shape[-1]) * pairs
         others = dict.fromkeys(("native", "blockwise"), "its tiles have sizes that are known")
-        return Explanation("dense", (implementation and "asked for") or SYMBOLIC, None, None, flops, 0, 0, others)
+        return Explanation("dense", (implementation and "requested") or SYMBOLIC, None, None, flops, 0, 0, others)
     compiled = jax.jit(attend).lower(shapes).compile()
     memory: Any = compiled.memory_analysis()
     plan = on(plans[0], default_platform())
@@ -186,7 +186,7 @@ def _explanation(runs: str, chosen: str | None, mask: Mask | ArrayLike | None, c
     tile, tiles, computed = (_native_work if runs == "native" else _work)(mask, operands, plan)
     scratch = counting.scratch_bytes(operands) if runs == "native" else None
     skipped = wide * max(0, pairs - computed)
-    reason = "asked for" if chosen else default
+    reason = "requested" if chosen else default
     return Explanation(runs, reason, tile, tiles, wide * computed, skipped, 0, {}, thread_bytes=scratch)
 
 

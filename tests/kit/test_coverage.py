@@ -125,10 +125,10 @@ class TestGradients:
         report = check(with_rule(error), arrays="jax", only=["gradient: plain", "scale given"], level="gradient")
         assert not report.failures
         assert not report.ok
-        assert "Gradients were asked for (a custom_vjp or custom_jvp), and none was judged" in report.coverage.gaps
+        assert "Gradients were requested (a custom_vjp or custom_jvp), but none was judged" in report.coverage.gaps
         report = check(right, **FEW, backward=numpy_backward(error))
         assert not report.ok
-        assert "Gradients were asked for (a backward is given), and none was judged" in report.coverage.gaps
+        assert "Gradients were requested (a backward is given), but none was judged" in report.coverage.gaps
 
     @pytest.mark.parametrize("error", [KeyError("x"), ValueError("shape"), NotImplementedError()])
     def test_a_rule_that_crashes_is_a_fault(self, error):
@@ -169,7 +169,7 @@ class TestGradients:
 
         given = {"arrays": "torch", "only": ["plain"], "level": "gradient"}
         report = check(Refuses.apply, **given)
-        assert report.coverage.gaps == ("Gradients were asked for (its result requires grad), and none was judged",)
+        assert report.coverage.gaps == ("Gradients were requested (its result requires grad), but none was judged",)
 
         def kernel(query, key, value):  # writes to new memory, as a kernel does
             return Refuses.apply(query, key, value).detach()

@@ -163,7 +163,7 @@ def test_in_process_and_by_hand(monkeypatch, tmp_path, capsys):
     found = check(path, in_process=True, **FORWARD)
     assert found.ok
     assert "  arrays    query, key, value as (B, T, N, D)" in found.called
-    assert found.process == "as asked for"
+    assert found.process == "as requested"
     assert cli.main(["check", path, "--in-process", "--only", "plain", "--seed", "7", "--budget", "0"]) == 0
     assert "(B, T, N, D)" in capsys.readouterr().out
     fn = tokens_first()

@@ -148,7 +148,7 @@ class TestPlace:
 
     def test_what_can_be_imported_is_called_there(self):
         assert check(dying.right, **ASKED).process == ""
-        assert check(dying.right, in_process=True, **ASKED).process == "as asked for"
+        assert check(dying.right, in_process=True, **ASKED).process == "as requested"
         assert check(implementation("attendax-spec"), **ASKED).process == "its functions were given"
 
     def test_the_module_is_not_imported_here(self, tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ OF_WIDTH, OF_LENGTHS = 8, 2  # D, and T and S, are multiples; jax.nn refuses the
 WIDEST, WIDEST_FROM_9_0 = 128, 256  # D, by compute capability
 LARGEST_SCORE = 2.0**30  # below it no rounding of a score can overflow an exponential
 LARGEST = 2.0**50  # value, and gradient of out: no sum of products of two overflows float32
-ASKED_FOR = "asked for; forward and gradient by cuDNN, every other direction in tiles"
+ASKED_FOR = "requested; forward and gradient by cuDNN, every other direction in tiles"
 BY_NAME = "eligible, by name only: bits of its gradient of query differ from run to run (L15)"
 
 
@@ -62,7 +62,7 @@ def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) 
         (operands.bias is not None, "a bias"),
         (operands.score_mod is not None, "a score modifier"),
         (operands.dropout_keys is not None, "dropout: its own generator would draw otherwise (L10)"),
-        (plan.needs_lse, "lse, which was asked for or a sink needs: that of jax.nn is rounded (L9)"),
+        (plan.needs_lse, "lse, which is requested or which a sink needs: that of jax.nn is rounded (L9)"),
         (str(query.dtype) not in DTYPES, f"{query.dtype}: it takes {' and '.join(DTYPES)}"),
         (value.shape[-1] != D, f"V = {value.shape[-1]} is not D = {D}"),
         (D % OF_WIDTH != 0, f"D = {D} is not a multiple of {OF_WIDTH}"),

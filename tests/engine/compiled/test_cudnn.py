@@ -61,7 +61,7 @@ NOT_ELIGIBLE = {
     "a bias": ({"bias": np.zeros((T, S), np.float32)}, "a bias"),
     "softcap": ({"score_mod": scores.softcap(5.0)}, "a score modifier"),
     "dropout": ({"dropout_rate": 0.1, "dropout_rng": 3}, "dropout"),
-    "lse": ({"return_lse": True}, "lse, which was asked for"),
+    "lse": ({"return_lse": True}, "lse, which is requested"),
     "V": ({"sizes": {"V": 16}}, "V = 16 is not D = 8"),
     "width 12": ({"sizes": {"D": 12, "V": 12}}, "D = 12 is not a multiple of 8"),
     "width 136 on Ampere": ({"sizes": {"D": 136, "V": 136}, "capability": AMPERE}, "D = 136 is more than 128"),

@@ -99,7 +99,7 @@ class TestNative:
         assert "  scratch      less than 1 MiB more for each thread" in shown
         assert not any("not 'native'" in line for line in shown)
         asked = explain(LONG, LONG, LONG, implementation="native")
-        assert (asked.implementation, asked.reason) == ("native", "asked for")
+        assert (asked.implementation, asked.reason) == ("native", "requested")
 
     @pytest.mark.parametrize(("mask", "tiles", "pairs"), [
         (None, (9, 0, 0), 150 * 250),
@@ -159,9 +159,9 @@ class TestNative:
         x = struct(2, 4, 30, 8)
         by_function = explain(x, x, x, mask=masks.from_function(lambda i, j: i >= j))
         assert (by_function.implementation, by_function.impossible["native"]) == ("blockwise", "a function of your own")
-        assert by_function.reason == "the default where 'native' is not possible; memory O(T + S)"
+        assert by_function.reason == "the default if 'native' cannot run the call; memory O(T + S)"
         assert "  not 'native': a function of your own" in str(by_function).splitlines()
-        assert explain_tiles(x, x, x).impossible["native"] == "eligible; 'blockwise' was asked for"
+        assert explain_tiles(x, x, x).impossible["native"] == "eligible; 'blockwise' is requested"
         empty = struct(2, 4, 0, 8)
         assert explain(x, empty, empty).impossible["native"] == "there are no scores"
 
@@ -180,7 +180,7 @@ def test_without_the_library_it_says_why(monkeypatch):
     x = struct(2, 4, 30, 8)
     found = explain(x, x, x)
     assert (found.implementation, found.impossible["native"]) == ("blockwise", "no compiler was there")
-    assert found.reason == "the default where 'native' is not possible; memory O(T + S)"
+    assert found.reason == "the default if 'native' cannot run the call; memory O(T + S)"
     with pytest.raises(NotImplementedError, match="'native' does not take this call: no compiler was there"):
         explain(x, x, x, implementation="native")
 

@@ -255,7 +255,7 @@ class TestExplain:
     def test_a_call_that_asked(self, gpu):
         found = explain(*calls.arrays_of()[:3], implementation="triton")
         assert (found.implementation, found.tile) == ("triton", None)
-        assert "asked for; forward and gradient by kernels of Triton" in str(found)
+        assert "requested; forward and gradient by Triton kernels" in str(found)
         assert "triton" not in found.impossible
 
 

@@ -54,7 +54,7 @@ def described(apply: Any, *, causal: bool | None = None, in_process: bool = Fals
     """Describe a model: ``check_model`` also takes this, in place of the model and what is said of it."""
     if isinstance(apply, Model):
         return apply
-    path, there, why = ("", {}, "as asked for") if in_process else _place(apply, said)
+    path, there, why = ("", {}, "as requested") if in_process else _place(apply, said)
     if why:
         return dataclasses.replace(describe(apply, causal, said), process=why)
     worker = Worker("model", {"path": path, "causal": causal, "said": there}, room=ROOM)

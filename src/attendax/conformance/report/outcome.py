@@ -202,7 +202,7 @@ def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", requi
     asked = [o for o in outcomes if kinds.directed(o.case) == kinds.GRADIENTS and o.finding.lack != kinds.GRADIENTS]
     gaps = []
     if gradients and asked and kinds.GRADIENTS not in judged:
-        gaps.append(f"Gradients were asked for ({gradients}), and none was judged")
+        gaps.append(f"Gradients were requested ({gradients}), but none was judged")
     reasons = collections.Counter(o.finding.message for o in outcomes if o.verdict is Verdict.NOT_JUDGED)
     if not _is_much(outcomes):
         reasons.pop(LEFT_OUT, None)

@@ -48,7 +48,7 @@ def implement(
     why = next((reason for path, reason in named.values() if not path), "")
     if why or in_process:
         made = here(fn, how=how, **asked)
-        return dataclasses.replace(made, process="as asked for" if in_process else why)
+        return dataclasses.replace(made, process="as requested" if in_process else why)
     asked |= {k: path for k, (path, _) in named.items()}
     if not isinstance(fn, str):
         asked.setdefault("name", name_of(fn))

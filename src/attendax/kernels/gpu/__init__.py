@@ -24,7 +24,7 @@ from . import compiled, launches, modifiers, seen
 
 PLATFORM = "cuda"  # tests on a CPU put theirs in its place, and a driver that they bring
 NAME = "implementation 'triton'"
-ASKED_FOR = "asked for; forward and gradient by kernels of Triton, every other direction in tiles"
+ASKED_FOR = "requested; forward and gradient by Triton kernels, every other direction in tiles"
 BY_NAME = "eligible, by name only: it has not been timed on a GPU"
 CANNOT_DIVIDE = "a program that XLA divides beside a shard_map, or without Shardy"
 ADVICE = "Leave implementation out: the tiles take every call, on every device."

@@ -60,7 +60,7 @@ def verdict(operands: Operands, plan: Plan, chosen: str | None) -> str:
     if reason := why_not(operands, plan):
         return reason
     if chosen:
-        return f"eligible; {chosen!r} was asked for"
+        return f"eligible; {chosen!r} is requested"
     if 0 in (*operands.query.shape, operands.key.shape[-2]):
         return "there are no scores"
     return why_not(operands, dataclasses.replace(plan, devices=2, divisible=False))  # known only when it is lowered
