@@ -7,17 +7,18 @@ import time
 
 import hypothesis
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import loops
 from attendax import attention, scores, spec
-from attendax.conformance import directional_difference
 from fuzz import __main__ as command
-from fuzz import data, reference, rows
+from fuzz import data, rows
 from fuzz.case import DIRECTIONS, LOSSES, POISONED, POISONS, Case, cases, random
 from fuzz.judge import judge
+from fuzz.program import Definition, flat
 from native_calls import needs_library
 
 SECONDS = 6
@@ -37,7 +38,7 @@ def fine(case):
     """The case in float64, by one call."""
     case = dataclasses.replace(case, lead=() if case.one_head else case.lead)
     return dataclasses.replace(
-        case, dtype="float64", x64=True, maps=(), shared=(), inside=False, layers=False, known=()
+        case, dtype="float64", x64=True, maps=(), shared=(), inside=False, layers=False, broadcast=(), known=()
     )
 
 
@@ -51,9 +52,9 @@ def modifier_in_spec(modifier, arrays):
     return make(arrays.pop(0), offset=settings[-1])
 
 
-def assert_close(got, wanted, tolerance):
-    size = np.max(np.abs(wanted), where=np.isfinite(wanted), initial=0.0)
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * size + 1e-300)
+def assert_close(got, wanted, tolerance, least=1e-300):
+    size = np.max(np.abs(wanted), where=np.isfinite(wanted), initial=least)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * size)
 
 
 @pytest.mark.parametrize("case", some(60, lambda c: c.work < 5000 and has_no_function(c.modifier)), ids=repr)
@@ -71,19 +72,27 @@ def test_the_reference_is_the_specification(case):
     if case.dropout:
         options["dropout_rng"] = arrays["rng"]
     given = [arrays[name] for name in ("query", "key", "value")]
+    dout = arrays["cotangent_out"] * (case.lse != "alone")
+    dlse = {"": 0.0, "sum": 1.0, "alone": arrays["cotangent_lse"]}[case.lse] * np.ones_like(arrays["cotangent_lse"])
     with np.errstate(all="ignore"):
-        outputs = reference.forward(case, arrays)
-        cotangents = reference.loss_backward(case, outputs, arrays)
-        grads = reference.gradient(case, arrays)
+        outputs, grads = (definition(case, arrays, direction) for direction in ("forward", "grad"))
         out, lse = spec.attention(*given, **options, return_lse=True)
-        by_hand = spec.attention_backward(cotangents[0], *given, **options, grad_lse=cotangents[1])
+        by_hand = spec.attention_backward(dout, *given, **options, grad_lse=dlse)
     assert_close(outputs["out"], out, 1e-12)
-    assert_close(outputs["lse"], lse, 1e-12)
+    if case.lse:
+        assert_close(outputs["lse"], lse, 1e-12)
     if case.values != "huge" and (case.size or 0) < 1e3:  # there a rounding of 1e-16 may be more than the gradient
-        for name in ("query", "key", "value", "bias"):
-            if name in grads:
-                wanted = getattr(by_hand, f"grad_{name}")
-                assert_close(grads[name], wanted, 1e-9)
+        names = [name for name in ("query", "key", "value", "bias") if name in grads]
+        right = {name: getattr(by_hand, f"grad_{name}") for name in names}
+        largest = max([abs(x).max(initial=0.0) for x in right.values()], default=1.0)
+        for name in names:  # if all keys of a row are one, the gradient of the query is 0 beside that of the value
+            assert_close(grads[name], right[name], 1e-9, 1e-3 * largest + 1e-300)
+
+
+def definition(case, arrays, direction):
+    case = dataclasses.replace(case, direction=direction)
+    moves = data.directions(case, arrays)
+    return Definition(case, arrays, moves)(arrays, moves)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +113,7 @@ def test_the_reference_is_the_definition(mask):
             "prefix": lambda: j <= i or j < given[0][b],
         }[mask[0]]()
 
-    outputs = reference.forward(case, arrays)
+    outputs = definition(case, arrays, "forward")
     for b in range(2):
         for n in range(2):
             q, k, v = (arrays[name][b, n].tolist() for name in ("query", "key", "value"))
@@ -113,32 +122,17 @@ def test_the_reference_is_the_definition(mask):
             assert_close(outputs["lse"][b, n], np.array(lse), 1e-13)
 
 
-def smooth(case):
-    moderate = case.values == "normal" and (case.size is None or case.size < 3) and case.bias_values != "lowest"
-    return 0 < case.work < 500 and moderate
-
-
-@pytest.mark.parametrize("case", some(25, smooth, seed=1), ids=repr)
-def test_the_derivatives_of_the_reference_are_differences(case):
-    """The gradient along a direction, and how the gradient moves: by hand, and by central differences."""
-    case = dataclasses.replace(case, dtype="float64", x64=True, scale=None, inside=False, lse="")
-    arrays = data.leaves(case)
-    moves = data.directions(case, arrays)
-
-    def along(function):
-        still = {name: arrays[name] for name in moves}
-        return directional_difference(lambda moved: function(case, arrays | moved), [still], [moves], step=1e-5)
-
-    with np.errstate(all="ignore"):
-        for function in (reference.forward, reference.gradient):
-            exact, rough = reference.along(function, case, arrays, moves), along(function)
-            size = max(np.abs(x).max() for name, x in exact.items() if name != "lse")
-            for name in exact.keys() - {"lse"}:
-                np.testing.assert_allclose(rough[name], exact[name], rtol=0, atol=1e-5 * size + 1e-9)
-        plain = dataclasses.replace(case, loss="weighted")
-        grads, dout = reference.gradient(plain, arrays), reference.along(reference.forward, case, arrays, moves)["out"]
-        total = sum((grads[name] * moves[name]).sum() for name in grads)
-        assert total == pytest.approx((arrays["cotangent_out"] * dout).sum(), rel=1e-9, abs=1e-12)
+@pytest.mark.parametrize("case", some(15, lambda case: 0 < case.work < 500 and not case.layers, seed=1), ids=repr)
+def test_numpy_runs_a_program_as_jax_does(case):
+    """Every direction, with maps and layers: the definition, by NumPy and by JAX."""
+    with np.errstate(all="ignore"), jax.enable_x64(True):
+        arrays = data.leaves(case)
+        moves = data.directions(case, arrays)
+        right = Definition(case, arrays, moves)
+        program, tree = right.numbers
+        run = jax.extend.core.jaxpr_as_fun(program)(*jax.tree.leaves(right._split(arrays, moves)))
+        for name, x in flat(jax.tree.unflatten(tree, run)).items():
+            assert_close(right(arrays, moves)[name], np.asarray(x), 1e-9)
 
 
 def test_a_case_prints_as_the_call_that_makes_it():
@@ -156,7 +150,7 @@ def test_the_cases_have_everything():
     wanted += [f"size of scores 1e{k}" for k in range(-3, 5)] + ["heads in all one", "rank 2", "rank 3", "common 300.0"]
     wanted += [f"{axis} {n + k}" for axis in "TS" for n in (32, 128, 256, 512, 1024) for k in (-1, 0, 1)]
     wanted += ["T 1", "S 1", "scores in a head more than 2^16"]
-    wanted += [f"poisoned {x}" for x in POISONED] + [f"poisoned move {x}" for x in ("query", "key", "value", "bias")]
+    wanted += [f"poison {x}" for x in POISONED] + [f"poison move {x}" for x in ("query", "key", "value", "bias")]
     wanted += [f"poison {where} {kind}" for where in ("seen", "unseen") for kind in POISONS]
     assert not set(wanted) - seen
 
@@ -307,7 +301,8 @@ def raises(*arrays, **options):
 def test_a_case_shrinks_to_what_matters():
     quick = hypothesis.settings(suppress_health_check=list(hypothesis.HealthCheck), database=None, max_examples=500)
     small = hypothesis.find(cases(), lambda c: c.T > 5 and c.bias is not None, settings=quick)
-    assert (small.T, small.mask, small.modifier, small.maps, small.layers) == (8, None, None, (), False)
+    assert small.T in (8, 12)  # the last length of the first group, or the first of the second
+    assert (small.mask, small.modifier, small.maps, small.layers) == (None, None, (), False)
 
 
 def test_a_score_beside_the_lowest_bias_is_lost(capsys):
@@ -386,9 +381,8 @@ def test_a_row_that_depends_on_the_batch_is_found():
     """By parts of a call, which find nothing in attention itself."""
     case = Case(lead=(3,), N=4, G=2, T=70, S=130, D=8, V=8, mask=("window", 20, 5), modifier=("alibi", 2), seed=3)
     arrays = data.leaves(case)
-    told, whole = rows.differences(attention, case, arrays)
-    assert (told, len(whole)) == ([], 5)
-    assert any(what.startswith("out of Part(lead") for what in rows.differences(depends_on_the_batch, case, arrays)[0])
+    assert list(rows.differences(attention, case, arrays, {})) == []
+    assert any(what.startswith("out of Part(lead") for what in rows.differences(depends_on_the_batch, case, arrays, {}))
 
 
 def test_attention_for_some_seconds(tmp_path):

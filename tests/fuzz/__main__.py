@@ -7,11 +7,11 @@ kept in ``.hypothesis``, from which the next run takes it first.
 import argparse
 import collections
 import ctypes
+import dataclasses
 import functools
 import gc
 import importlib
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,38 +22,28 @@ import jax
 import numpy as np
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from .case import Case, cases, siblings
+from .case import Case, cases, kinds, siblings
 from .judge import Verdict, judge
 
 ROUND = 25  # cases that hypothesis draws at once; after each round what has been compiled is forgotten
-PLAIN_AXES = ("direction", "jit", "loss", "lse", "values", "scale", "dropout", "implementation", "remat", "lead", "G",
-              "T", "S", "D", "V", "common", "bias_values", "inside", "layers", "wide", "x64", "dtype")  # fmt: skip
-SETS = ("maps", "wanted", "known")
 
 
 def features(case: Case) -> Iterator[str]:
-    """Features that the counts at the end name: all axes of a case but its seed, sizes of scores by power of ten."""
-    yield from (f"{name} {getattr(case, name)}" for name in PLAIN_AXES)
-    yield from (f"{name} {x}" for name in SETS for x in dict.fromkeys(getattr(case, name)) or ("nothing",))
+    """What the counts at the end name: fields of a case, kinds in its trees, sizes of scores by power of ten."""
+    for name, value in dataclasses.asdict(case).items():
+        if name in ("mask", "modifier"):
+            yield from (f"{name} {kind}" for kind in {*kinds(value)} or {"none"})
+        elif name in ("maps", "wanted", "known", "poison"):
+            yield from (f"{name} {x}" for x in dict.fromkeys(value) or ("nothing",))
+        elif name == "size" and value:
+            yield f"size of scores 1e{math.floor(math.log10(value))}"
+        elif name not in ("seed", "shared"):
+            yield f"{name} {value}"
     yield from (f"shared {x}" for x in {x for names in case.shared for x in names})
-    yield from (f"mask {kind}" for kind in {*kinds(case.mask)} or {"none"})
-    yield from (f"modifier {kind}" for kind in {*kinds(case.modifier)} or {"none"})
-    yield f"bias {'none' if case.bias is None else f'of {sum(case.bias)} full axes'}"
-    yield f"heads of a key head {case.N // case.G}"
     yield f"rank {2 if case.one_head else 3 + len(case.lead) - len(case.maps)}"
-    yield f"heads in all {'one' if math.prod((*case.lead, case.N)) == 1 else 'many or none'}"
-    yield f"size of scores {'as drawn' if case.size is None else f'1e{math.floor(math.log10(case.size))}'}"
-    yield f"poison {' '.join(case.poison[:2]) or 'none'}"
-    yield from (f"poisoned {name}" for name in case.poison[2:])
-    yield f"scores in a head {'more than' if case.T * case.S > 2**16 else 'at most'} 2^16"
-
-
-def kinds(tree: Any) -> Iterator[str]:
-    """The kinds in nested tuples."""
-    if isinstance(tree, tuple) and tree and isinstance(tree[0], str):
-        yield tree[0]
-        for part in tree[1:]:
-            yield from kinds(part)
+    yield from [f"poison {' '.join(case.poison[:2])}"] * bool(case.poison)
+    yield from ["heads in all one"] * (math.prod((*case.lead, case.N)) == 1)
+    yield from ["scores in a head more than 2^16"] * (case.T * case.S > 2**16)
 
 
 def forget() -> None:
@@ -76,7 +66,6 @@ class Driver:
     def __init__(self, attention: Callable, command: str):
         self.attention, self.command = attention, command
         self.counts: collections.Counter[str] = collections.Counter()
-        self.refused: collections.Counter[str] = collections.Counter()
         self.worst, self.ran = 0.0, 0
 
     def run_with_siblings(self, case: Case) -> None:
@@ -94,11 +83,10 @@ class Driver:
         self.ran += 1
         self.counts.update(features(case))
         verdict = judge(self.attention, case, program)
-        if verdict.refused:
-            self.refused[verdict.refused] += 1
+        self.counts.update([f"refused: {verdict.refused}"] * bool(verdict.refused))
         if verdict.findings:
-            told = [f"    {finding.law}: {finding.what}" for finding in verdict.findings]
-            raise broken(verdict.findings[0].law)("\n".join([f'{self.command} --case "{case!r}"', *told]))
+            lines = [f"    {finding.law}: {finding.what}" for finding in verdict.findings]
+            raise broken(verdict.findings[0].law)("\n".join([f'{self.command} --case "{case!r}"', *lines]))
         self.worst = max(self.worst, verdict.error)
         return verdict
 
@@ -128,28 +116,24 @@ class Driver:
         return ""
 
     def summary(self) -> str:
-        """The counts."""
         lines = [f"{count:7} {name}" for name, count in sorted(self.counts.items())]
-        lines += [f"{count:7} refused: {sentence}" for sentence, count in self.refused.most_common()]
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        ends = f"{self.ran} cases, largest error that passed {self.worst:.2f} units, {memory} MiB at most"
-        return "\n".join([*lines, ends])
+        return "\n".join([*lines, f"{self.ran} cases, largest error that passed {self.worst:.2f} units"])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run; 1 if something failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzz", description="Attention at random against its definition."
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=None, help=f"of {ROUND} cases; no limit of time")
-    parser.add_argument("--seed", type=int, default=None, help="fresh unless given")
-    parser.add_argument("--case", default=None, help="only this case")
+    parser.add_argument("--rounds", type=int, help=f"rounds of {ROUND} cases, in place of minutes")
+    parser.add_argument("--seed", type=int, default=time.time_ns() // 1000 % 2**31, help="[a new one]")
+    parser.add_argument("--case", help="only this case")
     parser.add_argument("--attention", default="attendax:attention", help="another one, as module:function")
     options = parser.parse_args(arguments)
     module, _, function = options.attention.partition(":")
-    given = "" if options.attention == "attendax:attention" else f" --attention {options.attention}"
-    driver = Driver(getattr(importlib.import_module(module), function), f"python -m tests.fuzz{given}")
+    command = "python -m tests.fuzz"
+    if options.attention != parser.get_default("attention"):
+        command += f" --attention {options.attention}"
+    driver = Driver(getattr(importlib.import_module(module), function), command)
     if options.case:
         try:
             driver.run(eval(options.case, {"Case": Case}))
@@ -158,16 +142,15 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         print(driver.summary())
         return 0
-    seed = options.seed if options.seed is not None else int(time.time_ns() // 1000 % 2**31)
-    print(f"seed {seed}, jax {jax.__version__}", flush=True)
+    print(f"seed {options.seed}, jax {jax.__version__}", flush=True)
     end = math.inf if options.rounds else time.monotonic() + 60 * options.minutes
     number = failures = 0
     while time.monotonic() < end and number != options.rounds:
-        if told := driver.round(seed + number, end=end):
+        if failure := driver.round(options.seed + number, end=end):
             failures += 1
-            print(f"FAILED in round {number} of seed {seed}\n{told}", flush=True)
+            print(f"FAILED in round {number} of seed {options.seed}\n{failure}", flush=True)
         number += 1
-    print(f"\n{driver.summary()}\n{failures} failures in {number} rounds of seed {seed}")
+    print(f"\n{driver.summary()}\n{failures} failures in {number} rounds of seed {options.seed}")
     return bool(failures)
 
 

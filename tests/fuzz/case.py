@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -16,15 +16,8 @@ LOSSES = ("sum", "mean", "square", "row", "rows", "columns", "entropy", "weighte
 VALUES = ("huge", "shifted", "equal", "columns", "zeros", "ones", "iota", "eye", "tiny")
 POISONS = ("nan", "inf", "-inf", "big")
 POISONED = ("query", "key", "value", "bias", "cotangent_out", "cotangent_lse")  # and "move query" and so on
-LEAST_SCORE, LARGEST_SCORE = 1e-3, 1e5
-LEAVES = (
-    "query",
-    "key",
-    "value",
-    "bias",
-    "mod",
-)  # what a case names, for all the arrays of a modifier or a mask at once
-
+LARGEST_SCORE = 1e5
+LEAVES = ("query", "key", "value", "bias", "mod")  # what a case names; all the arrays of a modifier are one
 ALWAYS_SHARED = ("rng", "weights_query", "weights_key", "weights_value")
 
 
@@ -43,14 +36,14 @@ class Case:
     one_head: bool = False  # a call has rank 2
     dtype: str = "float32"
     x64: bool = False
-    mask: Any = None  # nested tuples: ("and", ("causal", 0), ("padding", False)), see data.Masks
+    mask: Any = None  # nested tuples: ("and", ("causal", 0), ("padding", False)), see data.mask
     bias: Any = None  # which axes of the scores of a call are full, the last ones if fewer
     bias_values: str = "normal"  # normal | forbids: some are -inf | lowest: some are finfo.min
     wide: bool = False  # bias and arrays of the modifier in float32
-    modifier: Any = None  # nested tuples: ("compose", ("softcap", 3.0), ("alibi", 2)), see data.Modifiers
+    modifier: Any = None  # nested tuples: ("compose", ("softcap", 3.0), ("alibi", 2)), see data.modifier
     scale: Any = None
     dropout: float = 0.0
-    values: str = "normal"  # see data.draw
+    values: str = "normal"  # see data.operand
     size: Any = None  # of the scores: their standard deviation, where ``values`` leaves them normal; None: as drawn
     common: float = 0.0  # how large what all keys have in common is, beside what is their own
     lse: str = ""  # "" is not asked for | sum | square | alone: the loss does not read out
@@ -61,6 +54,7 @@ class Case:
     inside: bool = False  # the gradient is taken inside the maps
     shared: tuple[tuple[str, ...], ...] = ()  # for each map, what is not mapped
     known: tuple[str, ...] = ()  # what the compiler knows: LEAVES, mask, cotangent
+    broadcast: tuple[str, ...] = ()  # operands that the program makes of one number each
     layers: bool = False  # between projections and a layer norm
     remat: str = ""  # "" | all | dots | names: what jax.checkpoint keeps
     jit: str = "outer"  # none | inner: the attention alone | outer: everything | both
@@ -91,7 +85,7 @@ class Case:
     def without(self) -> "Case":
         """The case with only those names that it has, so that equal cases are written alike."""
         here = {"query", "key", "value"} | ({"bias"} if self.bias else set())
-        here |= {"mod"} if has_arrays(self.modifier) else set()
+        here |= {"mod"} if {*kinds(self.modifier)} - {"softcap", "compose"} else set()
         more = here | {"mask", "cotangent"}
         wanted = tuple(x for x in self.wanted if x in here and x not in self.known) or ("value",)
         known = tuple(x for x in self.known if x in more and x not in wanted)
@@ -118,10 +112,12 @@ class Case:
     def _can_be_poisoned(self) -> bool:
         if not self.poison:
             return True
-        if self.layers or self.direction not in ("forward", "grad", "jvp", "fr"):
+        if self.layers or self.broadcast or self.direction not in ("forward", "grad", "jvp", *SECOND):
             return False
         if self.poison[0] == "unseen":
             return True
+        if self.direction in ("rr", "rf"):
+            return False
         kind, name = self.poison[1:]
         there = name not in ("bias", "move bias") or self.bias is not None
         there = there and name not in self.known and not (name == "bias" and kind == "-inf")  # which forbids
@@ -135,10 +131,12 @@ class Case:
         return there and name != ("cotangent_out" if self.lse else "cotangent_lse")
 
 
-def has_arrays(modifier: Any) -> bool:
-    """Whether a modifier has something to differentiate."""
-    return modifier is not None and any(part[0] != "softcap" for part in (modifier, *modifier[1:])
-                                        if isinstance(part, tuple) and part[0] != "compose")  # fmt: skip
+def kinds(tree: Any) -> Iterator[str]:
+    """The kinds in a mask or a modifier."""
+    if isinstance(tree, tuple) and tree and isinstance(tree[0], str):
+        yield tree[0]
+        for part in tree[1:]:
+            yield from kinds(part)
 
 
 class Draw:
@@ -148,12 +146,12 @@ class Draw:
         self.rng = rng
 
     def chance(self, p: float) -> bool:
-        return self.rng.random() < p
+        return bool(self.rng.random() < p)
 
     def one(self, *choices: Any) -> Any:
         return choices[self.rng.integers(len(choices))]
 
-    def some(self, choices: Any, p: float = 0.5) -> tuple:
+    def some(self, choices: Any, p: float) -> tuple:
         return tuple(x for x in choices if self.chance(p))
 
     def length(self) -> int:
@@ -169,17 +167,14 @@ class Draw:
 
     def sizes(self) -> dict[str, Any]:
         T, S = self.length(), self.length()
-        T, S = (
-            (T, T)
-            if T > 257 and self.chance(0.5)
-            else self.one((T, T), (T, T), (T, T), (T, T), (T, S), (T, S), (T, S), (T, S), (1, S), (T, 1))
-        )
+        if T > 257 and self.chance(0.5):
+            S = T
+        else:
+            T, S = self.one(*[(T, T)] * 4, *[(T, S)] * 4, (1, S), (T, 1))
         G, group = self.one(1, 1, 2, 3, 12), self.one(1, 1, 1, 2, 3)
         lead = self.one((), (), (1,), (2,), (2,), (3,), (8,), (2, 3), (2, 1, 2))
-        D = self.one(1, 2, 8, 16, 32, 64, 80)
         is_large = T * S > 2**16
-        if is_large:
-            D = min(D, 32)
+        D = min(self.one(1, 2, 8, 16, 32, 64, 80), 32 if is_large else 80)
         while math.prod((*lead, G, group, T, S)) > (2**19 if is_large else 2**18) and (lead or G > 1 or group > 1):
             lead, G, group = (lead[1:], G, group) if lead else ((), 1, group) if G > 1 else ((), 1, 1)
         sizes = {"lead": lead, "N": G * group, "G": G, "T": T, "S": S, "D": D, "V": D if self.chance(0.6) else 3}
@@ -188,9 +183,8 @@ class Draw:
         if self.chance(0.1):
             sizes |= {"N": 1, "G": 1, "one_head": True, "lead": sizes["lead"][:2]}
         if self.chance(0.5 if is_large else 0.05):  # one head in all
-            sizes |= {"N": 1, "G": 1, "lead": self.one((), (1,)), "one_head": False}
-            if self.chance(0.4):
-                sizes |= {"lead": (), "one_head": True}
+            one_head = self.chance(0.4)
+            sizes |= {"N": 1, "G": 1, "lead": () if one_head else self.one((), (1,)), "one_head": one_head}
         return sizes
 
     def values(self, dtype: str) -> dict[str, Any]:
@@ -201,7 +195,7 @@ class Draw:
         common = float(self.one(0, 0, 0, 0, 1, 30, 300) if dtype != "float16" else 0)
         return {"values": values, "size": self.score_size(dtype), "common": common}
 
-    def score_size(self, dtype: str, least: float = LEAST_SCORE, largest: float = LARGEST_SCORE) -> float:
+    def score_size(self, dtype: str, least: float = 1e-3, largest: float = LARGEST_SCORE) -> float:
         """Log-uniform; float16 has no large ones."""
         largest = min(largest, 1e3) if dtype == "float16" else largest
         return float(f"{least * (largest / least) ** self.rng.random():.2g}")
@@ -211,9 +205,11 @@ class Draw:
         if self.chance(0.3):
             return "unseen", self.one(*POISONS)
         names = *POISONED, *(f"move {name}" for name in POISONED[:4])
-        with_poison = (dataclasses.replace(case, poison=("seen", kind, name)) for name in names for kind in POISONS)
-        names = tuple(dict.fromkeys(each.poison[2] for each in with_poison if each.is_valid())) or names
-        return "seen", self.one(*POISONS), self.one(*names)
+
+        def fits(name: str) -> bool:
+            return any(dataclasses.replace(case, poison=("seen", kind, name)).is_valid() for kind in POISONS)
+
+        return "seen", self.one(*POISONS), self.one(*([name for name in names if fits(name)] or names))
 
     def mask(self, depth: int = 0) -> Any:
         if depth < 2 and self.chance(0.3):
@@ -222,34 +218,34 @@ class Draw:
         kinds = ("causal", "traced causal", "window", "padding", "segments", "prefix", "dense", "function")
         kind = self.one(*kinds, *(() if depth else ("array", "array", "causal")))
         if kind == "causal":
-            return kind, int(self.one(0, 0, 1, -2, 7, 40))
+            return kind, self.one(0, 0, 1, -2, 7, 40)
         if kind == "window":
             return kind, self.one(None, 0, 2, 100), self.one(None, 0, 1, 30)
-        if kind == "padding":
-            return kind, self.chance(0.3)
         if kind in ("dense", "array"):
-            return kind, tuple(bool(self.chance(0.6)) for _ in range(self.one(2, 4)))
-        return kind, self.chance(0.5)
+            return kind, tuple(self.chance(0.6) for _ in range(self.one(2, 4)))
+        return kind, self.chance(0.3 if kind == "padding" else 0.5)
 
     def modifier(self, depth: int = 0) -> Any:
         if depth < 1 and self.chance(0.2):
             return "compose", self.modifier(1), self.modifier(1)
-        kind = self.one("softcap", "alibi", "relative", "function")
-        settings = {"softcap": (self.one(0.8, 3.0, 30.0),), "alibi": (self.one(0, 2, -5),)}
-        settings |= {"relative": (self.one(0, 2, 7), self.one(0, 3)), "function": (self.chance(0.5),)}
-        return kind, *settings[kind]
+        return self.one(
+            ("softcap", self.one(0.8, 3.0, 30.0)),
+            ("alibi", self.one(0, 2, -5)),
+            ("relative", self.one(0, 2, 7), self.one(0, 3)),
+            ("function", self.chance(0.5)),
+        )
 
     def context(self, lead: tuple[int, ...], whole: bool) -> dict[str, Any]:
         most = len(lead) if 0 not in lead else 0
         count = most if whole else min(most, self.one(0, 0, 1, 1, 2))
-        names = (*LEAVES[1:], "mask", "query")
         return {
             "maps": tuple(self.one("vmap", "vmap", "vmap", "scan", "map") for _ in range(count)),
-            "shared": tuple(self.some(names, 0.25) for _ in range(count)),
+            "shared": tuple(self.some((*LEAVES[1:], "mask", "query"), 0.25) for _ in range(count)),
             "known": self.some((*LEAVES, "mask"), 0.15) + self.some(("cotangent",), 0.5),
             "remat": self.one(*[""] * 6, "all", "dots", "names"),
             "jit": self.one("outer", "outer", "outer", "none", "inner", "both"),
             "layers": self.chance(0.12),
+            "broadcast": self.some(LEAVES[:3], 0.02),
         }
 
     def options(self) -> dict[str, Any]:
@@ -269,35 +265,32 @@ class Draw:
         }
 
     def case(self) -> Case:
-        sizes = self.sizes()
+        sizes, options = self.sizes(), self.options()
         dtype, x64 = self.one(*[("float32", False)] * 6, ("float32", True), *[("float64", True)] * 3,
                               ("bfloat16", False), ("float16", False), ("bfloat16", True))  # fmt: skip
-        options = self.options()
         if sizes["N"] == 1 and sizes["T"] * sizes["S"] > 2**16 and self.chance(0.5):
             options |= {"mask": None, "bias": None, "modifier": None, "dropout": 0.0}
         fields = sizes | options | self.values(dtype) | self.context(sizes["lead"], sizes.get("one_head", False))
-        fields |= {"dtype": dtype, "x64": x64, "seed": int(self.rng.integers(1000))}
-        groups = (FORWARD, FORWARD, FIRST, FIRST, FIRST, FIRST, SECOND, SECOND, JACOBIANS)
-        fields |= {"direction": self.one(*self.one(*groups)), "loss": self.one(*LOSSES)}
+        fields |= {"dtype": dtype, "x64": x64, "seed": int(self.rng.integers(1000)), "loss": self.one(*LOSSES)}
+        fields |= {"direction": self.one(*self.one(*[FORWARD] * 2, *[FIRST] * 4, *[SECOND] * 2, JACOBIANS))}
         fields |= {"wanted": self.some(LEAVES, 0.8), "inside": self.chance(0.2)}
         is_poisoned = self.chance(0.25 if fields["mask"] is not None else 0.1)
         if is_poisoned:
-            fields |= {"layers": False, "loss": "weighted", "known": ()}
+            fields |= {"layers": False, "broadcast": (), "loss": "weighted", "known": ()}
             fields |= {"direction": self.one("forward", "grad", "grad", "jvp", "fr"), "lse": self.one("", "alone")}
             if self.chance(0.3):
                 fields |= {"bias": tuple(self.chance(0.6) for _ in range(3)), "wanted": LEAVES}
-        case = Case(**fields)
-        if case.dtype in ("bfloat16", "float16"):
-            case = dataclasses.replace(case, layers=False)
-        if case.direction in SECOND and case.work > 2**17:
-            case = dataclasses.replace(case, direction=self.one(*FIRST))
-        if case.direction in JACOBIANS:
-            shape = {"T": min(case.T, 5), "S": min(case.S, 7), "D": min(case.D, 3), "V": min(case.V, 3)}
-            case = dataclasses.replace(case, N=2 * (not case.one_head) or 1, G=1, lead=case.lead[:1], **shape)
-            case = dataclasses.replace(case, maps=case.maps[: len(case.lead)], wanted=case.wanted[:1])
-        if case.jit == "none" and case.direction in (*SECOND, *JACOBIANS) and self.chance(0.8):  # 5 to 30 seconds
-            case = dataclasses.replace(case, jit="outer")
-        case = dataclasses.replace(case, inside=case.inside and case.direction == "grad").without()
+        fields["layers"] &= dtype in ("float32", "float64")
+        if fields["direction"] in SECOND and Case(**fields).work > 2**17:
+            fields["direction"] = self.one(*FIRST)
+        if fields["direction"] in JACOBIANS:
+            fields |= {name: min(fields[name], most) for name, most in (("T", 5), ("S", 7), ("D", 3), ("V", 3))}
+            fields |= {"N": 1 if fields.get("one_head") else 2, "G": 1, "lead": fields["lead"][:1]}
+            fields |= {"maps": fields["maps"][: len(fields["lead"])], "wanted": fields["wanted"][:1]}
+        if fields["jit"] == "none" and fields["direction"] in (*SECOND, *JACOBIANS) and self.chance(0.8):
+            fields["jit"] = "outer"  # step by step they take 5 to 30 seconds
+        fields["inside"] &= fields["direction"] == "grad"
+        case = Case(**fields).without()
         return dataclasses.replace(case, poison=self.poison(case)) if is_poisoned else case
 
 

@@ -1,21 +1,20 @@
-"""The judge of a case: runs its program and holds the results against the definition.
+"""The judge of a case: runs its program and compares the results with the definition.
 
-How near is near enough? Two judges answer, and a result must satisfy both.
+A result must satisfy two bounds.
 
-The model of rounding (L17) holds for every case: a result must be as near to float64 as the definition itself stays
-when its inputs, and the numbers that any program must round on the way, move at random by one unit in the last place,
-and one unit of the array's largest entry; all that times ``ALLOWED``. So the bound follows the conditioning of each
-case, also where scores are so large that a weight is uncertain by much.
+The rounding model (L17) holds for every case. A result must be as near to float64 as the definition itself stays if its
+inputs and all numbers on its way move at random by a unit in the last place, plus one unit of the array's largest
+entry; all that times ``ALLOWED``. So the bound follows the conditioning of each case, also if scores are so large that
+a weight is uncertain by much.
 
-The plain formula (L8) is what users would write otherwise, dense and in the dtype of the case, run on the same arrays.
-Its error, twice, or 8 times in derivatives where scores are beyond 64 (8 in 16 bits), is what a result may be off;
-``ROOM`` units of the model come on top, since the plain formula may be right by luck. Derivatives are not
-held against it where scores are beyond 1e3, and float64 is not: there the model alone judges.
+The plain formula (L8) is what users would write otherwise, dense and in the dtype of the case. A result may be off by
+twice its error, or in derivatives 8 times if scores are beyond 64 (8 in 16 bits), plus ``ROOM`` units of the model,
+since the plain formula may be right by luck. It does not judge float64, nor derivatives if scores are beyond 1e3.
 """
 
 import dataclasses
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -24,15 +23,15 @@ import numpy as np
 
 import attendax
 
-from . import data, paths, poison, reference
-from .case import JACOBIANS, SECOND, Case
-from .program import Program
-from .rounding import EXACT, Rounding
+from . import data, poison, rows
+from .case import Case
+from .numpy_program import Perturbed, Rounded
+from .program import Definition, Program
 
-ALLOWED = 16.0
+ALLOWED, ROOM = 16.0, 2.0
 ALIKE = ("ones", "equal", "columns", "shifted", "iota")  # values of which rows are nearly equal, and rounded alike
-ROOM = 2.0
 MODERATE, LARGE, HUGE = 64.0, 1e3, 1e6  # scores, in float32
+OFTEN = 3  # of so many cases one runs in tiles also: compiling them takes most of the time
 
 
 class Finding(NamedTuple):
@@ -56,13 +55,17 @@ def judge(attention: Callable, case: Case, program: Program | None = None) -> Ve
     with jax.enable_x64(case.x64), np.errstate(all="ignore"):
         arrays = data.leaves(case)
         moves = data.directions(case, arrays)
+        numbers = Numbers(case, arrays, moves)
         try:
             is_new, program = program is None, program or Program(attention, case, arrays)
-            got = program(arrays, moves)
-            again = program(arrays, moves)
-            findings = poisoned(program, case, arrays, moves) if case.poison else []
-            if is_new and attention is attendax.attention:
-                findings += on_both_paths(attention, program, case, arrays, moves, got)
+            got, again = program(arrays, moves), program(arrays, moves)
+            findings = list(poisoned(program, case, arrays, moves))
+            if is_new and attention is attendax.attention and runs_natively(case):
+                if not case.broadcast:
+                    findings += [Finding("L15 rows", what) for what in rows.differences(attention, case, arrays, got)]
+                if case.seed % OFTEN == 0:
+                    tiles = Program(attention, dataclasses.replace(case, implementation="blockwise"), arrays)
+                    findings += in_tiles(program, tiles, numbers)
         except NotImplementedError as error:
             return Verdict([], refused=str(error).partition("\n")[0])
         except Exception as error:
@@ -70,175 +73,141 @@ def judge(attention: Callable, case: Case, program: Program | None = None) -> Ve
             line = " ".join(str(error).split())[:300]
             place = f"{where.filename.rpartition('site-packages/')[2]}:{where.lineno}"
             return Verdict([Finding("L12", f"{type(error).__name__}: {line} ({place})")])
-        if not same_bits(got, again):
+        if any(got[name].tobytes() != again[name].tobytes() for name in got):
             findings.append(Finding("L15", "other bits at the second run"))
-        numbers, error = compare(case, arrays, moves, got)
-        return Verdict(findings + numbers, error, program=program)
+        return Verdict(findings + numbers.compare(got), numbers.worst, program=program)
 
 
-def on_both_paths(
-    attention: Callable, program: Program, case: Case, arrays: Any, moves: Any, got: Any
-) -> list[Finding]:
-    """Hold rows to the bit on the native path (L15), and what tiles find against the definition and the native path."""
-    findings = [Finding("L15 rows", what) for what in paths.other_rows(attention, case, arrays, got)]
-    if tiles := paths.in_tiles(attention, case, arrays):
-        numbers, _ = compare(case, arrays, moves, tiles(arrays, moves))
-        findings += [finding._replace(what=f"in tiles: {finding.what}") for finding in numbers]
-        told = paths.other_not_finite(program, tiles, case, arrays, moves)
-        findings += [Finding("L6 paths", what) for what in told]
-    return findings
+def runs_natively(case: Case) -> bool:
+    """Whether the native path computes the case, by default or by name; it does not take a function."""
+    has_function = "'function'" in repr((case.mask, case.modifier))
+    return case.implementation in (None, "native", "triton") and not has_function and not case.layers
 
 
-def same_bits(one: Any, other: Any) -> bool:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(a.tobytes() == b.tobytes() for a, b in pairs)
+def in_tiles(native: Program, tiles: Program, numbers: "Numbers") -> Iterator[Finding]:
+    """Compare the tiles with the definition, and where one of the two paths has NaN or infinity (L6)."""
+    case, arrays, moves = numbers.case, numbers.arrays, numbers.moves
+    for finding in numbers.compare(tiles(arrays, moves)):
+        yield finding._replace(what=f"in tiles: {finding.what}")
+    for run in poison.spoilt(case, arrays, moves, native.known) if case.poison[1:2] != ("big",) else ():
+        one, other = native(*run.dirty), tiles(*run.dirty)
+        for name in (name for name in one if data.group(name) != "mod"):
+            differ = np.isfinite(fine(one[name])) != np.isfinite(fine(other[name]))
+            if differ.any():
+                what = f"{differ.sum()} of {differ.size} are finite on one path alone"
+                yield Finding("L6 paths", f"{run.what}: {name}: {what}")
 
 
-def answer(case: Case, arrays: Any, moves: Any, rounding: Rounding = EXACT) -> dict[str, np.ndarray]:
-    """The right results of a case."""
-    if case.direction == "forward":
-        return reference.forward(case, arrays, rounding)
-    if case.direction in ("jvp", "linearize"):
-        return reference.along(reference.forward, case, arrays, moves, rounding)
-    if case.direction in (*SECOND, "hessian"):
-        return reference.along(reference.gradient, case, arrays, moves, rounding)
-    if case.direction in ("jacfwd", "jacrev"):
-        tangents = reference.along(reference.forward, case, arrays, moves, rounding)
-        plain = dataclasses.replace(case, loss="weighted", lse="")
-        return {"tangent": tangents["out"]} | reference.gradient(plain, arrays, rounding)
-    return reference.gradient(case, arrays, rounding)
+def fine(x: np.ndarray) -> np.ndarray:
+    return x.astype(data.FINE)
 
 
-def factor_of_plain(case: Case, arrays: Any) -> float:
-    """How often the error of the plain formula is allowed; 0 where it is no judge.
-
-    The sum over a row that a layer norm has centred does not depend on anything. Its gradient is rounding alone. JAX
-    leaves some of it, and the formula by hand none.
-    """
-    of_nothing = case.layers and case.lse != "alone" and case.loss in ("sum", "mean", "rows")
-    if case.dtype == "float64" or of_nothing:
-        return 0.0
-    largest = reference.largest_score(case, arrays)
-    if case.direction == "forward":
-        return 2.0 * (largest <= HUGE)
-    moderate = MODERATE if case.dtype == "float32" else MODERATE / 8
-    return 2.0 if largest <= moderate else 8.0 * (largest <= LARGE)
-
-
-def contracted(case: Case, got: Any, arrays: Any, moves: Any) -> dict[str, np.ndarray]:
-    """A Jacobian times the moves, and the cotangent times the Jacobian; a Hessian times the moves."""
-    if case.direction not in JACOBIANS:
-        return got
-    fine = jax.tree.map(lambda x: x.astype(data.FINE), got)
-    if case.direction == "hessian":
-        return {name: sum(times(row[other], moves[other]) for other in row) for name, row in fine.items()}
-    cotangent = arrays["cotangent_out"]
-    found = {name: np.tensordot(cotangent, jacobian, cotangent.ndim) for name, jacobian in fine.items()}
-    return found | {"tangent": sum(times(jacobian, moves[name]) for name, jacobian in fine.items())}
-
-
-def times(jacobian: np.ndarray, move: np.ndarray) -> np.ndarray:
-    return np.tensordot(jacobian, move, move.ndim)
-
-
-def compare(case: Case, arrays: Any, moves: Any, got: Any) -> tuple[list[Finding], float]:
-    """Hold the numbers against the definition (L17), and what is exactly 0 against that (L5)."""
-    wanted, units = answer(case, arrays, moves), {}
-    own = np.finfo(np.float64 if case.dtype == "float64" else np.float32)
-    stored = ml_dtypes.finfo(data.storage(case, "query"))
-    least = float(stored.smallest_subnormal if case.dtype == "float16" else own.tiny)
-    # Of ones, the n terms of a sum are equal. Added one after the other, the k-th sum is rounded by at most eps / 2 of
-    # its k terms, and equal terms may round every sum the same way: n^2 eps / 4 of one, n eps / 4 of all.
-    # A quotient of two such sums, as out is, from which delta is taken, is off by at most n eps / 2: ``ALLOWED`` times
-    # ``equal``. Sums over queries, as those of dk and dv, have T terms. Where there is one key all queries have the
-    # same result, so that these terms are equal whatever the values are. With a scale of 0 all weights are equal.
-    every = case.values == "ones" or case.scale == 0
-    terms = max(case.T, case.S) if every else case.T if case.S == 1 else 0
-    equal = float(own.eps) * terms / 2 / ALLOWED
-    # Where rows are nearly equal, their errors are, too. No number is then moved further than in the other samples, but
-    # all of an array the same way: the corner of the same room where a sum of n errors is n of them, not their root.
-    count = int(np.clip(2**17 // max(1, case.work), 2, 12))
-    for sample in range(count + 6 * (case.values in ALIKE)):
-        alike = sample >= count
-        unit = float(own.eps) + alike * equal
-        rounding = Rounding(np.random.default_rng(sample), unit, float(stored.eps), least, alike=alike)
-        near = answer(case, {name: _nudged(rounding, x) for name, x in arrays.items()}, moves, rounding)
-        for name, x in near.items():
-            units[name] = max(units.get(name, 0.0), _largest(x - wanted[name]))
-    findings, worst, by_plain = [], 0.0, {}
-    if factor := factor_of_plain(case, arrays):
-        by_plain = reference.plain(case, arrays, moves, lambda *low: answer(case, *low))
-    got = contracted(case, got, arrays, moves)
-    largest = {name: _largest(x) for name, x in wanted.items()}
-    for name, x in got.items():
-        eps = float(own.eps if name == "lse" else stored.eps)
-        size = largest[name] or max(largest.values())  # what is 0 in truth is measured against all the rest
-        unit = units[name] + (eps + equal) * size + least * max(1, case.T, case.S)  # each term may be flushed to 0
-        finding, error = compare_array(name, x, wanted[name], unit)
-        if name in by_plain and not finding:
-            finding = compare_with_plain(name, error * unit, by_plain[name], wanted[name], unit, factor)
-        findings += finding
-        worst = max(worst, error)
-    return findings, worst
-
-
-def compare_with_plain(
-    name: str, error: float, plain: np.ndarray, wanted: np.ndarray, unit: float, factor: float
-) -> list[Finding]:
-    """Whether the error is more than so many times that of the plain formula."""
-    both = np.isfinite(wanted)
-    if not np.isfinite(plain[both]).all():  # it overflows
-        return []
-    own = _largest(np.where(both, plain - np.where(both, wanted, 0), 0))
-    if error <= factor * own + ROOM * unit:
-        return []
-    what = f"off by {error:.3g}, {error / unit:.3g} units, {error / own if own else np.inf:.3g} times as far as plain"
-    return [Finding("L8", f"{name}: {what}, allowed {factor:g} times and {ROOM:g} units")]
-
-
-def _nudged(rounding: Rounding, x: np.ndarray) -> np.ndarray:
-    return rounding.of(x) if x.dtype == data.FINE and np.all(abs(x) < 1e30) else x
-
-
-def _largest(x: np.ndarray) -> float:
+def largest(x: np.ndarray) -> float:
     return float(np.max(abs(x), where=np.isfinite(x), initial=0.0))
 
 
-def compare_array(name: str, got: np.ndarray, wanted: np.ndarray, unit: float) -> tuple[list[Finding], float]:
-    """Shape, what is not finite, and the largest error in units."""
-    if got.shape != wanted.shape:
-        return [Finding("L1", f"{name}: shape {got.shape}, expected {wanted.shape}")], 0.0
-    low = wanted.astype(got.dtype)
-    got = got.astype(data.FINE)
-    counted = np.isfinite(low.astype(data.FINE))  # beyond the range of the dtype only the reference is finite
-    infinite = np.isinf(wanted)
-    if (got[infinite] != wanted[infinite]).any():
-        return [Finding("L5", f"{name}: not -inf where a query may look at no key")], np.inf
-    bad = counted & ~np.isfinite(got)
-    if bad.any():
-        return [Finding("L7", f"{name}: {bad.sum()} of {got.size} entries are not finite")], np.inf
-    error = _largest(np.where(counted, got - np.where(counted, wanted, 0), 0))
-    if error <= ALLOWED * unit:
-        return [], error / unit
-    size = _largest(wanted)
-    return [Finding("L17", f"{name}: off by {error:.3g}, largest {size:.3g}, {error / unit:.3g} units")], error / unit
+class Numbers:
+    """The right results of a case, and how far off a result may be."""
+
+    def __init__(self, case: Case, arrays: Any, moves: Any):
+        self.case, self.arrays, self.moves, self.worst = case, arrays, moves, 0.0
+        self.definition = Definition(case, arrays, moves)
+        self.right = self.definition(arrays, moves)
+        self.own = np.finfo(np.float64 if case.dtype == "float64" else np.float32)
+        self.stored = ml_dtypes.finfo(data.storage(case, "query"))
+        self.least = float(self.stored.smallest_subnormal if case.dtype == "float16" else self.own.tiny)
+        # Of ones, the n terms of a sum are equal. Added one after the other, the k-th sum is rounded by at most eps / 2
+        # of its k terms, and equal terms may round every sum the same way: n^2 eps / 4 of one, n eps / 4 of all.
+        # A quotient of two such sums, as out is, is off by at most n eps / 2: ``ALLOWED`` times ``equal``. Sums over
+        # queries, as those of dk and dv, have T terms. If there is one key all queries have the same result, so that
+        # these terms are equal whatever the values are. Weights are equal if the scale is 0 or all keys are.
+        every = case.values == "ones" or case.scale == 0 or {"query", "key"} & {*case.broadcast}
+        terms = max(case.T, case.S) if every else case.T if case.S == 1 else 0
+        self.equal = float(self.own.eps) * terms / 2 / ALLOWED
+        self.units = self._units()
+        self.factor = self._factor_of_plain()
+        self.plain = self.definition(arrays, moves, Rounded(self.stored.dtype)) if self.factor else {}
+
+    def _units(self) -> dict[str, float]:
+        """Of each result, how far random errors lead, and one unit of its largest entry."""
+        case, eps = self.case, float(self.own.eps)
+        count, moved = int(np.clip(2**17 // max(1, case.work), 2, 12)), dict.fromkeys(self.right, 0.0)
+        # If rows are nearly equal, so are their errors. No number then moves further than in the other samples, but all
+        # of an array the same way: a sum of n errors is n of them, not their root.
+        for sample in range(count + 6 * (case.values in ALIKE or bool(case.broadcast))):
+            alike = sample >= count
+            unit = eps + alike * self.equal
+            rng = np.random.default_rng(sample)
+            rounding = Perturbed(rng, unit, float(self.stored.eps), self.least, alike=alike)
+            near = {name: rounding.computed(x, abs(x)) if x.dtype == data.FINE else x
+                    for name, x in self.arrays.items()}  # fmt: skip
+            for name, x in self.definition(near, self.moves, rounding).items():
+                moved[name] = max(moved[name], largest(x - self.right[name]))
+        sizes = {name: largest(x) for name, x in self.right.items()}
+        all_sizes = max(sizes.values(), default=0.0)  # what is 0 in truth is measured against all the rest
+        terms = max(1, case.T, case.S)  # each may be flushed to 0
+        of_array = {name: eps if name == "lse" else float(self.stored.eps) for name in moved}
+        return {name: moved[name] + (of_array[name] + self.equal) * (sizes[name] or all_sizes) + self.least * terms
+                for name in moved}  # fmt: skip
+
+    def _factor_of_plain(self) -> float:
+        """How often the error of the plain formula is allowed; 0 if it is no judge.
+
+        The sum over a row that a layer norm has centred does not depend on anything. Its gradient is rounding alone.
+        JAX leaves some of it, and the formula by hand none.
+        """
+        case = self.case
+        of_nothing = case.layers and case.lse != "alone" and case.loss in ("sum", "mean", "rows")
+        if case.dtype == "float64" or of_nothing:
+            return 0.0
+        scores = self.definition.largest_score(self.arrays, self.moves)
+        if case.direction == "forward":
+            return 2.0 * (scores <= HUGE)
+        moderate = MODERATE if case.dtype == "float32" else MODERATE / 8
+        return 2.0 if scores <= moderate else 8.0 * (scores <= LARGE)
+
+    def compare(self, got: dict[str, np.ndarray]) -> list[Finding]:
+        """Compare all results with the definition, by both bounds."""
+        return [Finding(law, f"{name}: {what}") for name in got for law, what in self.of_array(name, got[name])]
+
+    def of_array(self, name: str, got: np.ndarray) -> Iterator[tuple[str, str]]:
+        right, unit = self.right[name], self.units[name]
+        if got.shape != right.shape:
+            yield "L1", f"shape {got.shape}, expected {right.shape}"
+            return
+        counted = np.isfinite(
+            fine(right.astype(got.dtype))
+        )  # beyond the range of the dtype only the definition is finite
+        got, infinite = fine(got), np.isinf(right)
+        if (got[infinite] != right[infinite]).any():
+            yield "L5", "not -inf where a query may look at no key"
+        elif (bad := counted & ~np.isfinite(got)).any():
+            yield "L7", f"{bad.sum()} of {got.size} entries are not finite"
+        else:
+            error = largest((got - right)[counted])
+            self.worst = max(self.worst, error / unit)
+            if error > ALLOWED * unit:
+                yield "L17", f"off by {error:.3g}, largest {largest(right):.3g}, {error / unit:.3g} units"
+            elif self.factor and np.isfinite(self.plain[name][~infinite]).all():  # else the plain formula overflows
+                own = largest(self.plain[name] - right)
+                if error > self.factor * own + ROOM * unit:
+                    much = f"{error / unit:.3g} units, {error / own if own else np.inf:.3g} times as far as plain"
+                    yield "L8", f"off by {error:.3g}, {much}, allowed {self.factor:g} times and {ROOM:g} units"
 
 
-def poisoned(program: Program, case: Case, arrays: Any, moves: Any) -> list[Finding]:
+def poisoned(program: Program, case: Case, arrays: Any, moves: Any) -> Iterator[Finding]:
     """Write what is not finite, or huge, and see which bits change, and that what sees it is NaN (L6)."""
-    findings = []
     for run in poison.spoilt(case, arrays, moves, program.known):
         clean, dirty = program(*run.clean), program(*run.dirty)
         for name, x in dirty.items():
-            y, fine = clean[name], x.astype(data.FINE)
-            keep = np.broadcast_to(run.same.get(name, True), x.shape)
-            changed = keep & (x != y) & ~(np.isnan(fine) & np.isnan(y.astype(data.FINE)))  # 0 and -0 are equal
+            y, is_nan = clean[name], np.isnan(fine(x))
+            keep, lost = (np.broadcast_to(where.get(name, default), x.shape)
+                          for where, default in ((run.same, True), (run.lost, False)))  # fmt: skip
+            changed = keep & (x != y) & ~(is_nan & np.isnan(fine(y)))  # 0 and -0 are equal
             if changed.any():
-                off, lost = _largest(np.where(changed, fine - y.astype(data.FINE), 0)), (changed & ~np.isfinite(fine))
-                what = f"{changed.sum()} of {keep.sum()} entries changed by {off:.3g}, {lost.sum()} lost"
-                findings.append(Finding("L6", f"{run.what}: {name}: {what}"))
-            lost = np.broadcast_to(run.lost.get(name, False), x.shape)
-            if (lost & ~np.isnan(fine)).any():
-                count = (lost & ~np.isnan(fine)).sum()
-                findings.append(Finding("L6 seen", f"{run.what}: {name}: {count} of {lost.sum()} entries are not NaN"))
-    return findings
+                off, gone = largest((fine(x) - fine(y))[changed]), (changed & ~np.isfinite(fine(x))).sum()
+                what = f"{changed.sum()} of {keep.sum()} entries changed by {off:.3g}, {gone} lost"
+                yield Finding("L6", f"{run.what}: {name}: {what}")
+            if (lost & ~is_nan).any():
+                what = f"{(lost & ~is_nan).sum()} of {lost.sum()} entries are not NaN"
+                yield Finding("L6 seen", f"{run.what}: {name}: {what}")

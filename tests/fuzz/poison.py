@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import data, reference
+from . import data
 from .case import Case
 
 NUMBERS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "big": 3e38}
@@ -39,19 +39,16 @@ class Spoilt(NamedTuple):
 
 def pairs_of(case: Case, arrays: Arrays) -> dict[tuple[int, ...], np.ndarray]:
     """The pairs that are allowed in each call, by mask or bias."""
-    found = {}
-    for index in np.ndindex(*case.mapped):
-        part = {name: x[data.place(case, name, index)] for name, x in arrays.items()}
-        found[index] = data.allowed(case, part)
-        if case.bias is not None:
-            found[index] = found[index] & (part["bias"] != -np.inf)
-    return found
+    calls = {index: data.of_call(case, arrays, index) for index in np.ndindex(*case.mapped)}
+    return {index: data.allowed(case, part) & (part.get("bias", 0) != -np.inf) for index, part in calls.items()}
 
 
 def spread(case: Case, name: str, of: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Where pairs touch an array of one call: each entry of the bias, else each row of query or key (…, rows)."""
     if name == "bias":
-        return reference.sum_to((of[0] if case.one_head else of).astype(int), shape) > 0
+        of = of[0] if case.one_head else of
+        of = of.any(tuple(range(of.ndim - len(shape))))
+        return of.any(tuple(axis for axis, n in enumerate(shape) if n == 1), keepdims=True)
     rows = of.any(-1)
     if ROWS[name] == "key":
         rows = of.any(-2)
@@ -145,28 +142,20 @@ def expected(case: Case, arrays: Arrays, spoiled: Any) -> tuple[Arrays, Arrays]:
         elif case.direction == "jvp" and moved == {"value"}:
             lost = {"out": lost["out"]}  # lse does not move
         return same, lost
-    found = {name: each(case, name, arrays[name], spoiled) for name in data.wanted(case, arrays) if name in arrays}
+    lost = {name: each(case, name, arrays[name], spoiled)
+            for name in data.wanted(case, arrays) if data.group(name) != "mod"}  # fmt: skip
     some = any(x.any() for x in spoiled.values())
-    same = {name: ~x if x is not None else np.array(not some) for name, x in found.items()}
-    name = case.poison[2]
-    lost = {name: x for name, x in found.items() if x is not None}
-    if (
-        case.lse
-        or name == "cotangent_lse"
-        or (case.direction == "fr" and not {*case.wanted} & {"query", "key", "bias"})
-    ):
+    same = {name: np.array(not some) for name in data.wanted(case, arrays)} | {name: ~x for name, x in lost.items()}
+    name, moved = case.poison[2], {*case.wanted} if case.direction == "fr" else {"query"}
+    if case.lse or name == "cotangent_lse" or not moved & {"query", "key", "bias"}:
         lost.pop("value", None)
-    if case.direction == "fr" and name == "move value" and case.lse:
-        lost = {}
-    if case.direction == "fr" and not {*case.wanted} & {"query", "key", "value", "bias"}:
+    if (case.direction == "fr" and name == "move value" and case.lse) or moved <= {"mod"}:
         lost = {}
     return same, lost
 
 
-def each(case: Case, name: str, array: np.ndarray, spoiled: Any) -> np.ndarray | None:
-    """Where the gradient of an array reads spoiled rows; None where that is not said."""
-    if data.group(name) == "mod":
-        return None
+def each(case: Case, name: str, array: np.ndarray, spoiled: Any) -> np.ndarray:
+    """Where the gradient of an array reads spoiled rows."""
     if not case.inside:
         return as_columns(name, touched(case, name, spoiled, array.shape))
     per_call = array.shape[len(data.outer(case, name)) :]
@@ -175,5 +164,6 @@ def each(case: Case, name: str, array: np.ndarray, spoiled: Any) -> np.ndarray |
 
 
 def spoilt(case: Case, arrays: Arrays, moves: Arrays, known: Any) -> Iterator[Spoilt]:
-    """The program to run for the poison of a case."""
-    yield from unseen(case, arrays, moves, known) if case.poison[0] == "unseen" else seen(case, arrays, moves)
+    """What to run for the poison of a case."""
+    if case.poison:
+        yield from unseen(case, arrays, moves, known) if case.poison[0] == "unseen" else seen(case, arrays, moves)

@@ -1,45 +1,163 @@
-"""The JAX program of a case, as users write it, for any attention with the signature of ``attendax.attention``."""
+"""The JAX program of a case, as users write it, around any attention; and its right results, by the definition.
 
+The definition is the plain dense formula, in whose place JAX sees `attention` otherwise. JAX differentiates it and
+NumPy runs it (`numpy_program`), so nothing that attendax computes is in the right results.
+"""
+
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import data, masks, modifiers
+from attendax.spec import dropout
+
+from . import data, numpy_program
 from .case import Case
-from .reference import EPSILON, MODEST
 
 Arrays = dict[str, Any]
-POLICIES = {
+EPSILON = 1e-5  # of the layer norm
+MODEST = 1e4  # an lse whose square is not in the loss when it is larger, nor when it is -inf
+REMAT = {
     "all": None,
     "dots": jax.checkpoint_policies.dots_saveable,
     "names": jax.checkpoint_policies.save_only_these_names("attention_out", "attention_lse"),
 }
 
 
-def call(attention: Callable, case: Case, arrays: Arrays) -> Arrays:
+def by_attention(attention: Callable) -> Callable:
+    """One call of attention: (case, query, key, value, arrays) -> (out, lse)."""
+
+    def once(case: Case, q: Any, k: Any, v: Any, arrays: Arrays) -> Any:
+        found = attention(q, k, v, **data.options(case, arrays), return_lse=bool(case.lse))
+        return found if case.lse else (found, None)
+
+    return once
+
+
+def stored(x: Any) -> Any:
+    """Mark a number that is stored in the dtype of the query (`numpy_program`)."""
+    return jax.lax.reduce_precision(x, 11, 52)
+
+
+def scores(case: Case, q: Any, k: Any, arrays: Arrays, allowed: Any) -> tuple[Any, Any]:
+    """``mod(scale · q kᵀ) + bias``, and before the modifier."""
+    scale = case.D**-0.5 if case.scale is None else case.scale
+    z = jnp.where(allowed, scale * q @ k.swapaxes(-1, -2), 0)
+    s = z if case.modifier is None else modified(case.modifier, z, data.named(arrays, "mod"))
+    return (s if case.bias is None else s + jnp.where(arrays["bias"] == -np.inf, 0, arrays["bias"])), z
+
+
+def modified(modifier: Any, z: Any, arrays: list[Any]) -> Any:
+    """The scores after a modifier; uses up ``arrays``."""
+    kind, *settings = modifier
+    if kind == "compose":
+        for part in settings:
+            z = modified(part, z, arrays)
+        return z
+    if kind == "softcap":
+        return settings[0] * jnp.tanh(z / settings[0])
+    array = arrays.pop(0)
+    distance = np.arange(z.shape[-1]) - np.arange(z.shape[-2])[:, None]
+    if kind == "alibi":
+        return z - array[:, None, None] * abs(distance - settings[0]).astype(float)
+    if kind == "relative":
+        column = np.clip(distance - settings[1], -settings[0], settings[0]) + settings[0]
+        columns = range(2 * settings[0] + 1)
+        return z + sum(jnp.where(column == c, array[:, c : c + 1, None], 0) for c in columns)
+    return z + array[:, None, None] * jnp.tanh(z)
+
+
+def projected(case: Case, arrays: Arrays) -> list[Any]:
+    """Query, key and value, as the attention gets them."""
+    found = []
+    for name in ("query", "key", "value"):
+        x = arrays[name]
+        if name in case.broadcast:
+            x = jnp.broadcast_to(x[(..., *(slice(1),) * (2 if case.one_head else 3))], x.shape)
+        found.append(x @ arrays[f"weights_{name}"] if case.layers else x)
+    return found
+
+
+def dense(case: Case, q: Any, k: Any, v: Any, arrays: Arrays) -> list[Any]:
+    """Query, key and value with as many heads each, and the pairs that mask and bias allow."""
+    q, k, v = (x[None] if case.one_head else x for x in (q, k, v))
+    k, v = (jnp.broadcast_to(x[..., None, :, :], (*x.shape[:-2], case.N // case.G, *x.shape[-2:])) for x in (k, v))
+    k, v = (x.reshape(*x.shape[:-4], case.N, *x.shape[-2:]) for x in (k, v))
+    allowed = data.allowed(case, arrays, jnp)
+    return [q, k, v, allowed if case.bias is None else allowed & (arrays["bias"] != -np.inf)]
+
+
+def largest_score(case: Case, arrays: Arrays) -> Any:
+    """The largest absolute score of an allowed pair, before or after modifier and bias."""
+    q, k, _, allowed = dense(case, *projected(case, arrays), arrays)
+    sizes = [abs(x) for x in scores(case, q, k, arrays, allowed)]
+    return jnp.where(allowed, jnp.maximum(*sizes), 0).max(initial=0.0)
+
+
+def weights(s: Any, again: Any, allowed: Any) -> tuple[Any, Any]:
+    """``p = exp(again - max) / total`` over the allowed pairs, and ``lse``; maximum and total are those of ``s``."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.where(allowed, s, -np.inf), -1, keepdims=True, initial=-np.inf))
+    empty = largest == -np.inf
+    largest = jnp.where(empty, 0, largest)
+    total = jnp.where(allowed, jnp.exp(jnp.where(allowed, s - largest, 0)), 0).sum(-1, keepdims=True)
+    total, again = jnp.where(empty, 1, total), jnp.where(allowed, again - largest, 0)
+    above = jax.lax.stop_gradient(jnp.max(again, -1, keepdims=True, initial=0.0))  # 0 unless numbers are perturbed
+    powers = jnp.where(allowed, jnp.exp(again - above), 0)
+    return powers / total, jnp.where(empty, -np.inf, largest + jnp.log(total))[..., 0]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def average(is_forward: bool, s: Any, again: Any, v: Any, kept: Any, allowed: Any) -> Any:
+    """``out = kept p v`` and ``lse``."""
+    p, lse = weights(s, s, allowed)
+    return (kept * p) @ v, lse
+
+
+@average.defjvp
+def average_jvp(is_forward: bool, primals: Any, tangents: Any) -> Any:
+    """``dp = p (ds - Σ p ds)``, as programs round it.
+
+    They compute scores again, in other products, beside the maximum and the total of the forward. Those weights need
+    not sum to 1: the gradient of the query has what all keys have in common, times that error.
+    """
+    (s, again, v, kept, allowed), (_, ds, dv, _, _) = primals, tangents
+    p, p_again = weights(s, s, allowed)[0], weights(s, again, allowed)[0]
+    moved = p_again * ds
+    dlse = moved.sum(-1, keepdims=True)
+    if is_forward:
+        dout = (kept * p_again * (ds - dlse)) @ v + (kept * p) @ dv
+    else:  # transposed: p_again (dp - dout · out)
+        dout = (kept * moved) @ v - ((kept * p) @ v) * dlse + (kept * p_again) @ dv
+    return average(is_forward, *primals), (dout, dlse[..., 0])
+
+
+def by_definition(rng: Any) -> Callable:
+    """One call by the definition: (case, query, key, value, arrays) -> (out, lse)."""
+
+    def once(case: Case, q: Any, k: Any, v: Any, arrays: Arrays) -> Any:
+        q, k, v, allowed = dense(case, q, k, v, arrays)
+        s, again = (scores(case, q, k, arrays, allowed)[0] for _ in range(2))
+        kept = 1.0
+        if case.dropout:
+            kept = dropout.keep(rng, case.scores, case.dropout) / (1 - case.dropout if case.dropout < 1 else 1)
+        out, lse = average(case.direction in ("jvp", "linearize", "jacfwd"), s, again, v, kept, allowed)
+        out = stored(out)
+        return (out[0], lse[0]) if case.one_head else (out, lse)
+
+    return once
+
+
+def call(once: Callable, case: Case, arrays: Arrays) -> Arrays:
     """One call, without maps."""
-    q, k, v = (arrays[name] for name in ("query", "key", "value"))
-    if case.layers:
-        q, k, v = (x @ arrays[f"weights_{name}"] for name, x in (("query", q), ("key", k), ("value", v)))
-    options: dict[str, Any] = {"scale": case.scale, "implementation": case.implementation}
-    if case.mask is not None:
-        options["mask"] = masks.build(case.mask, [arrays[name] for name in sorted(arrays) if name.startswith("mask")])
-    if case.bias is not None:
-        options["bias"] = arrays["bias"]
-    if case.modifier is not None:
-        given = [arrays[name] for name in sorted(arrays) if name.startswith("mod")]
-        options["score_mod"] = modifiers.build(case.modifier, given)
-    if case.dropout:
-        options |= {"dropout_rate": case.dropout, "dropout_rng": arrays["rng"]}
-    found = attention(q, k, v, **options, return_lse=bool(case.lse))
-    out, lse = found if case.lse else (found, None)
+    out, lse = once(case, *projected(case, arrays), arrays)
     if case.layers:
         centred = out - out.mean(-1, keepdims=True)
         out = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
-    return {"out": out, "lse": lse} if case.lse else {"out": out}
+    return {"out": out} | ({"lse": lse} if case.lse else {})
 
 
 def mapped(case: Case, level: int, function: Callable) -> Callable:
@@ -72,74 +190,30 @@ def loss(case: Case, outputs: Arrays, arrays: Arrays) -> Any:
     """A sum to be differentiated, in float32 at least."""
     total, fine = jnp.float32(0), jnp.promote_types(jnp.float32, outputs["out"].dtype)
     if case.lse != "alone":
-        total += _loss_of_out(case, outputs["out"].astype(fine), arrays)
+        out = outputs["out"].astype(fine)
+        count, cotangent = max(1, out.size), arrays["cotangent_out"]
+        total += {
+            "sum": lambda: out.sum(),
+            "mean": lambda: out.sum() / count,
+            "square": lambda: (out**2).sum() / count,
+            "row": lambda: out[..., -1:, :].sum(),
+            "rows": lambda: (out.sum(-1) * arrays["cotangent_lse"]).sum(),
+            "columns": lambda: (out.sum(-2) * cotangent.sum(-2)).sum() / count,
+            "entropy": lambda: -jax.nn.log_softmax(out)[..., 0].sum() * (out.shape[-1] / count),
+            "weighted": lambda: (out * cotangent).sum(),
+        }[case.loss]()
     if case.lse:
         lse = outputs["lse"]
-        if case.lse == "sum":
-            total += lse.sum()
-        elif case.lse == "square":
-            total += (jnp.where(abs(lse) > MODEST, 0, lse) ** 2).sum()
-        else:
-            total += (arrays["cotangent_lse"] * lse).sum()
+        total += {
+            "sum": lambda: lse.sum(),
+            "square": lambda: (jnp.where(abs(lse) > MODEST, 0, lse) ** 2).sum(),
+            "alone": lambda: (arrays["cotangent_lse"] * lse).sum(),
+        }[case.lse]()
     return total
-
-
-def _loss_of_out(case: Case, out: Any, arrays: Arrays) -> Any:
-    count = max(1, out.size)
-    if case.loss == "sum":
-        return out.sum()
-    if case.loss == "mean":
-        return out.sum() / count
-    if case.loss == "square":
-        return (out**2).sum() / count
-    if case.loss == "row":
-        return out[..., -1:, :].sum()
-    if case.loss == "rows":
-        return (out.sum(-1) * arrays["cotangent_lse"]).sum()
-    if case.loss == "columns":
-        return (out.sum(-2) * arrays["cotangent_out"].sum(-2)).sum() / count
-    if case.loss == "entropy":
-        return -jax.nn.log_softmax(out)[..., 0].sum() * (out.shape[-1] / count)
-    return (out * arrays["cotangent_out"]).sum()
 
 
 def dot(one: Any, other: Any) -> Any:
     return sum(jnp.vdot(one[name].astype(x.dtype), x) for name, x in other.items())
-
-
-def results(attention: Callable, case: Case, direction: str) -> Callable:
-    """The function ``(wanted arrays, other arrays, moves) -> results``, with the compilation of the case around it."""
-
-    def once(arrays):
-        return call(attention, case, arrays)
-
-    if case.remat:
-        once = jax.checkpoint(once, policy=POLICIES[case.remat])
-    if case.jit in ("inner", "both"):
-        once = jax.jit(once)
-
-    def outputs(x, rest):
-        return over_all_maps(case, once)(x | rest)
-
-    def objective(x, rest):
-        return loss(case, outputs(x, rest), rest)
-
-    def gradient(x, rest):
-        if not case.inside:
-            return jax.grad(objective)(x, rest)
-        names = list(x)
-
-        def own(arrays):
-            rest = {name: a for name, a in arrays.items() if name not in names}
-            return jax.grad(lambda x: loss(case, once(x | rest), rest))({name: arrays[name] for name in names})
-
-        return over_all_maps(case, own)(x | rest)
-
-    def run(x, rest, moves):
-        f, g = (lambda x: outputs(x, rest)), (lambda x: gradient(x, rest))
-        return DIRECTIONS[direction](f, lambda x: objective(x, rest), g, x, moves)
-
-    return run
 
 
 DIRECTIONS: dict[str, Callable] = {
@@ -157,17 +231,37 @@ DIRECTIONS: dict[str, Callable] = {
 }
 
 
-def arrays_in(case: Case, arrays: Arrays) -> Arrays:
-    """As JAX gets them: floating ones in their dtype."""
-    return {name: x.astype(data.storage(case, name)) if x.dtype == data.FINE else x for name, x in arrays.items()}
+def results(once: Callable, case: Case) -> Callable:
+    """The function ``(wanted arrays, other arrays, moves) -> results``, with the compilation of the case around it."""
+    attend = over_all_maps(case, compiled := _compiled(lambda arrays: call(once, case, arrays), case))
+
+    def run(x: Arrays, rest: Arrays, moves: Arrays) -> Any:
+        def objective(x: Arrays) -> Any:
+            return loss(case, attend(x | rest), rest)
+
+        def own(arrays: Arrays) -> Any:  # the gradient of each call alone
+            rest = {name: a for name, a in arrays.items() if name not in x}
+            return jax.grad(lambda x: loss(case, compiled(x | rest), rest))({name: arrays[name] for name in x})
+
+        def gradient(x: Arrays) -> Any:
+            return over_all_maps(case, own)(x | rest) if case.inside else jax.grad(objective)(x)
+
+        return DIRECTIONS[case.direction](lambda x: attend(x | rest), objective, gradient, x, moves)
+
+    return run
+
+
+def _compiled(once: Callable, case: Case) -> Callable:
+    once = jax.checkpoint(once, policy=REMAT[case.remat]) if case.remat else once
+    return jax.jit(once) if case.jit in ("inner", "both") else once
 
 
 class Program:
     """A case's program, to be run on arrays that may differ where the compiler does not know them."""
 
     def __init__(self, attention: Callable, case: Case, arrays: Arrays):
-        function = results(attention, case, case.direction)
-        known = arrays_in(case, {name: arrays[name] for name in data.known(case, arrays)})
+        function = results(by_attention(attention), case)
+        known = data.in_dtypes(case, {name: arrays[name] for name in data.known(case, arrays)})
         self.case, self.names = case, data.wanted(case, arrays)
 
         def with_known(x, rest, moves):
@@ -176,8 +270,47 @@ class Program:
         self.known, self.run = known, jax.jit(with_known) if case.jit in ("outer", "both") else with_known
 
     def __call__(self, arrays: Arrays, moves: Arrays) -> Any:
-        arrays, moves = arrays_in(self.case, arrays), arrays_in(self.case, moves)
+        arrays, moves = data.in_dtypes(self.case, arrays), data.in_dtypes(self.case, moves)
         x = {name: jnp.asarray(arrays[name]) for name in self.names}
         rest = {name: jnp.asarray(a) for name, a in arrays.items() if name not in (*self.names, *self.known)}
         found = self.run(x, rest, {name: jnp.asarray(m) for name, m in moves.items()})
-        return jax.tree.map(np.asarray, found)
+        return flat(jax.tree.map(np.asarray, found))
+
+
+class Definition:
+    """The right results of a case."""
+
+    def __init__(self, case: Case, arrays: Arrays, moves: Arrays):
+        self.names = data.wanted(case, arrays)
+        plain = dataclasses.replace(case, maps=("vmap",) * len(case.maps), remat="", jit="none")
+        self.numbers = self._traced(results(by_definition(arrays.get("rng")), plain), arrays, moves)
+        self.sizes = self._traced(
+            lambda x, rest, _: over_all_maps(plain, lambda arrays: largest_score(plain, arrays))(x | rest),
+            arrays,
+            moves,
+        )
+
+    def _traced(self, function: Callable, *arrays: Arrays) -> Any:
+        with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+            program, shapes = jax.make_jaxpr(function, return_shape=True)(*self._split(*arrays))
+        return program, jax.tree.structure(shapes)
+
+    def _split(self, arrays: Arrays, moves: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        rest = {name: x for name, x in arrays.items() if name not in (*self.names, "rng")}
+        return {name: arrays[name] for name in self.names}, rest, moves
+
+    def __call__(self, arrays: Arrays, moves: Arrays, rounding: Any = numpy_program.EXACT) -> Arrays:
+        program, tree = self.numbers
+        found = numpy_program.run(program, jax.tree.leaves(self._split(arrays, moves)), rounding)
+        return flat(jax.tree.unflatten(tree, found))
+
+    def largest_score(self, arrays: Arrays, moves: Arrays) -> float:
+        leaves = jax.tree.leaves(self._split(arrays, moves))
+        (found,) = numpy_program.run(self.sizes[0], leaves, numpy_program.EXACT)
+        return float(found.max(initial=0.0))
+
+
+def flat(found: Any) -> Arrays:
+    """Results by name; an entry of a Hessian has two."""
+    return {f"{a} {b}" if isinstance(x, dict) else a: y
+            for a, x in found.items() for b, y in (x.items() if isinstance(x, dict) else [("", x)])}  # fmt: skip
