@@ -8,14 +8,13 @@ So ``quickly`` is for tests in float64 of what is computed: derivatives, tiles, 
 about what XLA makes of a program stay with ``jax.jit``: L7 (fused multiply-adds), L8, L15, memory, and poison (L6) in
 results and first derivatives; and whatever is in float32.
 
-XLA may make another program of it that is wrong. So what runs ``quickly`` has a partner in
-``test_any_context.py``, which compiles the same with all optimisation, in float32, with losses as users write them:
+XLA may make another program of it that is wrong. So what runs ``quickly`` has a partner which
+compiles the same with all optimisation, in float32, with losses as users write them:
 
-- first and second derivatives, vmap, scan, checkpoint (``test_every_direction``, ``test_laws``,
-  ``test_cross_validation``): the directions of ``calls``;
-- tiles with every option (``test_tiles``, ``test_small_heads``): its sizes, and options at 300;
-- layers and blocks (``judges.twin_of``, ``test_encoders``): its layers;
-- what ``attention_stats`` says (``test_inspection``): its call of 300 tokens.
+- ``test_every_law_of_a_call.py``: first and second derivatives, vmap, scan, checkpoint (``test_every_direction``,
+  ``test_laws``, ``test_cross_validation``), and tiles with every option (``test_tiles``);
+- ``test_any_context.py``: layers and blocks (``judges.twin_of``, ``test_encoders``), and what ``attention_stats`` says
+  (``test_inspection``).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Queries that leave the range of their dtype when they are scaled, and scores that do not (L7, L8, L15).
 
 The scale is multiplied into the queries first. Of a row that this would lead out of the range of normal numbers, a
-power of two of the scale is multiplied into the products.
+power of two of the scale is multiplied into the products. And values whose sum would leave the range (L7).
 """
 
 import jax
@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import attendax
-from attendax import scores, spec
+from attendax import masks, scores, spec
 from attendax.kernels.backends import default
+from judges import assert_same_bits
 
 WAYS = ["native", "blockwise", "dense"]
 needs_library = {"native": pytest.mark.skipif(default() != "native", reason="the library is not there")}
@@ -111,3 +112,44 @@ def test_beside_a_modifier_a_bias_and_a_mask(way, given):
     wide = {name: x.astype(float) if name == "bias" else x for name, x in options.items()}
     wanted = spec.attention(*(x.astype(float) for x in qkv), scale=scale, **wide)
     assert_near(attendax.attention(*qkv, scale=scale, implementation=way, **options), wanted)
+
+
+@pytest.mark.law("L7", "tiles", "native")
+@pytest.mark.parametrize(
+    "mask", [None, masks.causal(700), np.arange(600)[None] % 3 != 1], ids=["none", "causal", "some"]
+)
+@pytest.mark.parametrize(("N", "T", "S", "V"), [(2, 1, 600, 8), (8, 2, 600, 8), (2, 40, 600, 16), (2, 1, 600, 640)])
+def test_l7_no_sum_of_large_values_overflows(N, T, S, V, mask):
+    """An average is between the least and the largest value, for values up to the largest number divided by S."""
+    rng = np.random.default_rng(7)
+    query, key = (rng.normal(size=(2, n, size, 8)).astype(np.float32) for n, size in ((N, T), (2, S)))
+    value = np.sign(rng.normal(size=(2, 2, S, V))).astype(np.float32) * np.float32(3e38 / S)
+    wanted = spec.attention(*(x.astype(np.float64) for x in (query, key, value)), mask=mask)
+    for way in (None, "blockwise"):
+        got = np.asarray(attendax.attention(query, key, value, mask=mask, implementation=way))
+        np.testing.assert_allclose(got / 3e35, wanted / 3e35, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.law("L7", "tiles", "native")
+def test_float16_values_of_many_columns_do_not_overflow():
+    query, key, value = (np.full((2, 2, *size), 300, np.float16) for size in ((1, 8), (700, 8), (700, 640)))
+    out = attendax.attention(query / 300, key / 300, value, mask=masks.padding(np.array([700, 9])))
+    np.testing.assert_array_equal(out, jnp.full_like(out, 300))
+
+
+@pytest.mark.law("L6", "tiles", "native")
+@pytest.mark.parametrize("scale", [2.0**10, 1e25, -1e30])
+@every_way
+def test_l6_no_scale_makes_a_masked_key_overflow(scale, way, rng):
+    query, key, value = (rng.normal(size=(1, 2, 7, 8)).astype(np.float32) for _ in range(3))
+    hidden = key.copy()
+    hidden[:, :, 5:] = 2.0**49
+
+    def run(key):
+        options = {"mask": masks.padding(np.array([5])), "scale": scale, "implementation": way}
+        out, pull = jax.vjp(lambda *arrays: attendax.attention(*arrays, **options), query, key, value)
+        return out, *pull(jnp.ones_like(out))
+
+    wanted = run(key)
+    assert np.isfinite(wanted[0]).all()
+    assert_same_bits(run(hidden), wanted, f"scale {scale}")
