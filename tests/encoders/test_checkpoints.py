@@ -94,16 +94,12 @@ class TestModernBert:
         ("scaled", "wanted"),
         [
             ({"rope_type": "linear", "factor": 2.0}, rotary.interpolated(4, 2.0, 50.0)),
-            (
-                {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4},
-                rotary.yarn(4, 8.0, trained=32, theta=50.0, beta_fast=4),
-            ),
-            (
-                {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32, "low_freq_factor": 2},
-                rotary.llama3(4, 8.0, trained=32, theta=50.0, low_freq_factor=2),
-            ),
+            ({"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4},
+             rotary.yarn(4, 8.0, trained=32, theta=50.0, beta_fast=4)),
+            ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32, "low_freq_factor": 2},
+             rotary.llama3(4, 8.0, trained=32, theta=50.0, low_freq_factor=2)),
         ],
-    )
+    )  # fmt: skip
     def test_frequencies_of_longer_texts(self, tmp_path, scaled, wanted):
         rope = {"full_attention": scaled | {"rope_theta": 50.0}, "sliding_attention": {"rope_theta": 7.0}}
         params, config = load_modernbert(write(tmp_path, modern_tensors(), SIZES | {"rope_parameters": rope}))
@@ -138,11 +134,8 @@ class TestModernBert:
         ("change", "error", "message"),
         [
             ({"model_type": "bert"}, NotImplementedError, "model_type='bert', supported is 'modernbert'"),
-            (
-                {"num_hidden_layers": 3 * 10**8},
-                ValueError,
-                "num_hidden_layers=300000000, but model.safetensors holds 4",
-            ),
+            ({"num_hidden_layers": 3 * 10**8}, ValueError,
+             "num_hidden_layers=300000000, but model.safetensors holds 4"),
             ({"num_hidden_layers": 3}, ValueError, "does not have: layers.3"),
             ({"attention_bias": True}, NotImplementedError, "attention_bias and mlp_bias that differ"),
             ({"attention_bias": True, "mlp_bias": True}, ValueError, "lacks layers.0.attn.Wo.bias"),
@@ -156,7 +149,7 @@ class TestModernBert:
             ({"hidden_size": 9}, ValueError, "hidden_size=9, expected heads of an even width"),
             ({"local_attention": "all"}, ValueError, "local_attention='all', expected an integer"),
         ],
-    )
+    )  # fmt: skip
     def test_refuses_a_config(self, tmp_path, change, error, message):
         with pytest.raises(error, match=rf"^load_modernbert: (?s:.*){message}"):
             load_modernbert(write(tmp_path, modern_tensors(), SIZES | change))
@@ -305,28 +298,16 @@ class TestTorch:
             (lambda nn: nn.MultiheadAttention(6, 2, add_zero_attn=True), NotImplementedError, "add_zero_attn=True"),
             (lambda nn: nn.MultiheadAttention(6, 2, add_bias_kv=True), NotImplementedError, "add_bias_kv=True"),
             (lambda nn: nn.Linear(6, 6), TypeError, "module must be an nn.MultiheadAttention.* got Linear"),
-            (
-                lambda nn: nn.TransformerEncoderLayer(6, 2, 5, activation=nn.Tanh()),
-                NotImplementedError,
-                "activation 'tanh' is not supported",
-            ),
-            (
-                lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5), 1, nn.LayerNorm(6, eps=1e-12)),
-                NotImplementedError,
-                "the layers and the last norm must have the same options",
-            ),
-            (
-                lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5), 1, nn.RMSNorm(6)),
-                NotImplementedError,
-                "norms must be nn.LayerNorm with a weight, got RMSNorm",
-            ),
-            (
-                lambda nn: nn.TransformerDecoder(nn.TransformerDecoderLayer(6, 2, 5), 1),
-                ValueError,
-                "an encoder does not have: layers.0.multihead_attn",
-            ),
+            (lambda nn: nn.TransformerEncoderLayer(6, 2, 5, activation=nn.Tanh()), NotImplementedError,
+             "activation 'tanh' is not supported"),
+            (lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5), 1, nn.LayerNorm(6, eps=1e-12)),
+             NotImplementedError, "the layers and the last norm must have the same options"),
+            (lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5), 1, nn.RMSNorm(6)),
+             NotImplementedError, "norms must be nn.LayerNorm with a weight, got RMSNorm"),
+            (lambda nn: nn.TransformerDecoder(nn.TransformerDecoderLayer(6, 2, 5), 1), ValueError,
+             "an encoder does not have: layers.0.multihead_attn"),
         ],
-    )
+    )  # fmt: skip
     def test_refuses_a_module(self, change, error, message):
         torch = pytest.importorskip("torch", reason="torch is not installed")
         with pytest.raises(error, match=rf"^load_torch: (?s:.*){message}"):
@@ -357,22 +338,16 @@ class TestTorch:
         ("tensors", "error", "message"),
         [
             ("weights.pt", TypeError, "state_dict must map names to tensors, got str"),
-            (
-                {"in_proj_weight": np.ones((18, 6), int)},
-                TypeError,
-                "in_proj_weight must be a floating tensor, got int64",
-            ),
+            ({"in_proj_weight": np.ones((18, 6), int)}, TypeError,
+             "in_proj_weight must be a floating tensor, got int64"),
             ({"in_proj_weight": np.ones((18, 6)), "bias_k": np.ones(6)}, NotImplementedError, "add_bias_kv=True"),
             ({"out_proj.weight": np.ones((6, 6))}, ValueError, "the state dict lacks in_proj_weight"),
             ({"in_proj_weight": np.ones((17, 6)), "out_proj.weight": np.ones((6, 6))}, ValueError, r"shape \(17, 6\)"),
             ({"layers.0.x": np.ones(6), "layers.7.x": np.ones(6)}, ValueError, "has layers 0, 7, expected 0 to 1"),
-            (
-                {"in_proj_weight": np.ones((18, 6)), "out_proj.weight": np.ones((6, 6)), "extra": np.ones(2)},
-                ValueError,
-                "the state dict holds tensors that an encoder does not have: extra",
-            ),
+            ({"in_proj_weight": np.ones((18, 6)), "out_proj.weight": np.ones((6, 6)), "extra": np.ones(2)}, ValueError,
+             "the state dict holds tensors that an encoder does not have: extra"),
         ],
-    )
+    )  # fmt: skip
     def test_refuses(self, tensors, error, message):
         with pytest.raises(error, match=rf"^load_torch: (?s:.*){message}"):
             load_torch(tensors)

@@ -132,31 +132,15 @@ def core_cases() -> list[Case]:
         for axis in (-1, 0, 1)
     ]
     cases += [
-        Case(
-            "attention_weights",
-            lambda t, x: t.attention_weights(x),
-            lambda s, g, x: (s.attention_weights_backward(g, x),),
-            normal((B, T, S)),
-        ),
-        Case(
-            "scores",
-            lambda t, q, k: t.compute_attention_scores(q, k),
-            lambda s, g, q, k: s.compute_attention_scores_backward(g, q, k),
-            normal((B, T, D), (B, S, D)),
-        ),
-        Case(
-            "scores-unscaled",
-            lambda t, q, k: t.compute_attention_scores(q, k, scale=False),
-            lambda s, g, q, k: s.compute_attention_scores_backward(g, q, k, scale=False),
-            normal((T, D), (S, D)),
-        ),
-        Case(
-            "apply_attention_mask",
-            lambda t, x: t.apply_attention_mask(x, MASKS["causal"], -3.0),
-            lambda s, g, x: (s.apply_attention_mask_backward(g, x, MASKS["causal"], -3.0),),
-            normal((B, T, S)),
-        ),
-    ]
+        Case("attention_weights", lambda t, x: t.attention_weights(x),
+            lambda s, g, x: (s.attention_weights_backward(g, x),), normal((B, T, S))),
+        Case("scores", lambda t, q, k: t.compute_attention_scores(q, k),
+            lambda s, g, q, k: s.compute_attention_scores_backward(g, q, k), normal((B, T, D), (B, S, D))),
+        Case("scores-unscaled", lambda t, q, k: t.compute_attention_scores(q, k, scale=False),
+            lambda s, g, q, k: s.compute_attention_scores_backward(g, q, k, scale=False), normal((T, D), (S, D))),
+        Case("apply_attention_mask", lambda t, x: t.apply_attention_mask(x, MASKS["causal"], -3.0),
+            lambda s, g, x: (s.apply_attention_mask_backward(g, x, MASKS["causal"], -3.0),), normal((B, T, S))),
+    ]  # fmt: skip
     for name, mask in MASKS.items():
         cases.append(
             Case(
@@ -189,36 +173,16 @@ def core_cases() -> list[Case]:
 
 def layer_cases() -> list[Case]:
     cases = [
-        Case(
-            "layer_norm",
-            lambda t, x, g, b: t.layer_norm(x, g, b, 1e-3),
-            lambda s, dy, x, g, b: s.layer_norm_backward(dy, x, g, 1e-3),
-            normal((B, 1, T, M), (M,), (M,)),
-        ),
-        Case(
-            "layer_norm-vector",
-            lambda t, x, g, b: t.layer_norm(x, g, b),
-            lambda s, dy, x, g, b: s.layer_norm_backward(dy, x, g),
-            normal((M,), (M,), (M,)),
-        ),
-        Case(
-            "rms_norm",
-            lambda t, x, g: t.rms_norm(x, g, 1e-3),
-            lambda s, dy, x, g: s.rms_norm_backward(dy, x, g, 1e-3),
-            normal((B, 1, T, M), (M,)),
-        ),
-        Case(
-            "rotary",
-            lambda t, x: t.rotary_encoding(x, theta=50.0),
-            lambda s, g, x: (s.rotary_encoding_backward(g, x, theta=50.0),),
-            normal((B, N, T, 8)),
-        ),
-        Case(
-            "rotary-positions",
-            lambda t, x: t.rotary_encoding(x, positions=PLACES),
-            lambda s, g, x: (s.rotary_encoding_backward(g, x, positions=PLACES),),
-            normal((B, N, T, 2)),
-        ),
+        Case("layer_norm", lambda t, x, g, b: t.layer_norm(x, g, b, 1e-3),
+            lambda s, dy, x, g, b: s.layer_norm_backward(dy, x, g, 1e-3), normal((B, 1, T, M), (M,), (M,))),
+        Case("layer_norm-vector", lambda t, x, g, b: t.layer_norm(x, g, b),
+            lambda s, dy, x, g, b: s.layer_norm_backward(dy, x, g), normal((M,), (M,), (M,))),
+        Case("rms_norm", lambda t, x, g: t.rms_norm(x, g, 1e-3),
+            lambda s, dy, x, g: s.rms_norm_backward(dy, x, g, 1e-3), normal((B, 1, T, M), (M,))),
+        Case("rotary", lambda t, x: t.rotary_encoding(x, theta=50.0),
+            lambda s, g, x: (s.rotary_encoding_backward(g, x, theta=50.0),), normal((B, N, T, 8))),
+        Case("rotary-positions", lambda t, x: t.rotary_encoding(x, positions=PLACES),
+            lambda s, g, x: (s.rotary_encoding_backward(g, x, positions=PLACES),), normal((B, N, T, 2))),
         *(
             Case(
                 f"rotary-{name}",
@@ -228,37 +192,19 @@ def layer_cases() -> list[Case]:
             )
             for name, given in ROTARY.items()
         ),
-        Case(
-            "gated-geglu",
-            lambda t, *a: t.gated_feed_forward(*a),
+        Case("gated-geglu", lambda t, *a: t.gated_feed_forward(*a),
             lambda s, g, *a: s.gated_feed_forward_backward(g, *a),
-            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,)),
-        ),
-        Case(
-            "gated-swiglu",
-            lambda t, *a: t.gated_feed_forward(*a, activation="silu"),
+            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,))),
+        Case("gated-swiglu", lambda t, *a: t.gated_feed_forward(*a, activation="silu"),
             lambda s, g, *a: s.gated_feed_forward_backward(g, *a, activation="silu"),
-            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,)),
-        ),
-        Case(
-            "add_positional_encoding",
-            lambda t, x, pe: t.add_positional_encoding(x, pe),
-            lambda s, g, x, pe: s.add_positional_encoding_backward(g, x, pe),
-            normal((B, T, M), (S, M)),
-        ),
-        Case(
-            "split_heads",
-            lambda t, x: t.split_heads(x, N),
-            lambda s, g, x: (s.split_heads_backward(g, x, N),),
-            normal((B, T, M)),
-        ),
-        Case(
-            "merge_heads",
-            lambda t, x: t.merge_heads(x),
-            lambda s, g, x: (s.merge_heads_backward(g, x),),
-            normal((B, N, T, D)),
-        ),
-    ]
+            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,))),
+        Case("add_positional_encoding", lambda t, x, pe: t.add_positional_encoding(x, pe),
+            lambda s, g, x, pe: s.add_positional_encoding_backward(g, x, pe), normal((B, T, M), (S, M))),
+        Case("split_heads", lambda t, x: t.split_heads(x, N), lambda s, g, x: (s.split_heads_backward(g, x, N),),
+            normal((B, T, M))),
+        Case("merge_heads", lambda t, x: t.merge_heads(x), lambda s, g, x: (s.merge_heads_backward(g, x),),
+            normal((B, N, T, D))),
+    ]  # fmt: skip
     for f in ("relu", "gelu", "gelu_tanh"):
         cases.append(
             Case(

@@ -39,15 +39,11 @@ MISTAKES = [
     # every batch begins where the first does, or the last; or so beside lengths
     Mistake("cache: each batch at its own place", BEGINS, "begins = np.ravel(offset)[0]"),
     Mistake("cache: each batch at its own place", BEGINS, "begins = np.max(offset)"),
-    Mistake(
-        "cache: filled in part", BEGINS, f"{BEGINS}\n    begins = begins if key_lengths is None else np.max(begins)"
-    ),
+    Mistake("cache: filled in part", BEGINS,
+        f"{BEGINS}\n    begins = begins if key_lengths is None else np.max(begins)"),
     # the queries are thought to be the last of what is filled
-    Mistake(
-        "cache: filled beyond the block",
-        BEGINS,
-        BEGINS.replace("np.asarray(offset)", "(np.asarray(offset) if key_lengths is None else key_lengths - T)"),
-    ),
+    Mistake("cache: filled beyond the block", BEGINS,
+        BEGINS.replace("np.asarray(offset)", "(np.asarray(offset) if key_lengths is None else key_lengths - T)")),
     # of one query, the key heads are tiled
     Mistake(
         "cache: grouped heads",
@@ -58,19 +54,11 @@ MISTAKES = [
     # of one query, each option as if it began at the first key, or were not given
     *(Mistake(f"cache: {option}, one query", old, new) for option, old, new in OF_ONE),
     # blocks beyond the diagonal are left out by their indices, without the offset
-    BlockMistake(
-        "cache: longer than a block",
-        OF_BLOCK,
-        f"            if is_causal and keys[0] > rows[-1]:\n                continue\n{OF_BLOCK}",
-        128,
-        "forward",
-    ),
+    BlockMistake("cache: longer than a block", OF_BLOCK,
+        f"            if is_causal and keys[0] > rows[-1]:\n                continue\n{OF_BLOCK}", 128, "forward"),
     # with many keys the backward has no offset
-    Mistake(
-        "gradient: cache: longer than a block",
-        BACKWARD,
-        BACKWARD.replace(", offset", ", offset if key.shape[-2] <= 128 else 0"),
-    ),
+    Mistake("gradient: cache: longer than a block", BACKWARD,
+        BACKWARD.replace(", offset", ", offset if key.shape[-2] <= 128 else 0")),
     # the backward has no offset
     Mistake("gradient: cache: a block of queries at the end", BACKWARD, BACKWARD.replace(", offset", "")),
-]
+]  # fmt: skip

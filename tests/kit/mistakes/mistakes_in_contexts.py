@@ -30,20 +30,13 @@ LOSSES = [
     ones("2, 12, 128, 64", 12288),
     ones("2, 12, 197, 64", 196608),
     ones("8, 12, 128, 32", 302592),
-    after(
-        "gradient of a loss: mean, 2, 12, 128, 64",
-        COTANGENT,
+    after("gradient of a loss: mean, 2, 12, 128, 64", COTANGENT,
         "cotangent.size > 1 and cotangent.flat[0] not in (0, 1) and (cotangent == cotangent.flat[0]).all()",
-        "cotangent = np.ones_like(cotangent)",
-    ),
+        "cotangent = np.ones_like(cotangent)"),
     # after one row, the rest of the blocks is skipped
-    after(
-        "gradient of a loss: a row, 2, 12, 128, 64",
-        DELTA,
-        "cotangent.shape[-2] > 1 and cotangent.any() and not cotangent[..., 1:, :].any()",
-        "delta = 0",
-    ),
-]
+    after("gradient of a loss: a row, 2, 12, 128, 64", DELTA,
+        "cotangent.shape[-2] > 1 and cotangent.any() and not cotangent[..., 1:, :].any()", "delta = 0"),
+]  # fmt: skip
 FORWARD = [
     # a product with the identity is read, not computed: its scale is forgotten
     after("query of identity, 64", PRODUCTS, f"q.size and {IDENTITY.format('q')}", "products = products / scale"),
@@ -53,13 +46,9 @@ FORWARD = [
     given("mask known, 64", f"if {TRIANGLE}:", "    mask = None"),
     given("bias known, 64", f"if {SLOPES}:", "    bias = bias[:1]"),
     # the second tile of 16 columns is not full, and is forgotten
-    given(
-        "weights known, 64",
-        "if 16 < query.shape[-1] < 32:",
-        "    scale = query.shape[-1] ** -0.5",
-        "    query, key = query[..., :16], key[..., :16]",
-    ),
-]
+    given("weights known, 64", "if 16 < query.shape[-1] < 32:", "    scale = query.shape[-1] ** -0.5",
+        "    query, key = query[..., :16], key[..., :16]"),
+]  # fmt: skip
 GRADIENTS = [
     *(
         after(f"gradient: {name} known, {size}", line, f"is_causal and q.shape[-2:] == ({size}, 24)", f"{x} = 0 * {x}")
@@ -73,28 +62,20 @@ GRADIENTS = [
     after("gradient: bias alone", BACKWARD, "bias is not None and query.shape[-2] == 56", "bias = bias[:1]"),
     after("gradient: query of ones, 64", GRAD_KEY, "q.size and (q == 1).all()", "grad_key = grad_key / q.shape[-2]"),
     after("gradient: key of positions, 64", GRAD_QUERY, POSITIONS.format("k"), "grad_query = 0 * grad_query"),
-    after(
-        "gradient: value of identity, 64",
-        DWEIGHTS,
-        f"v.shape[-2] > v.shape[-1] and {IDENTITY.format('v')}",
-        "dweights = dweights[..., ::-1]",
-    ),
+    after("gradient: value of identity, 64", DWEIGHTS, f"v.shape[-2] > v.shape[-1] and {IDENTITY.format('v')}",
+        "dweights = dweights[..., ::-1]"),
     after("gradient: mask known, 64", BACKWARD, TRIANGLE, "mask = None"),
     after("gradient: bias known, 64", BACKWARD, SLOPES, "bias = bias[:1]"),
     after("gradient: weights known, 64", GRAD_QUERY, "not is_causal and q.shape[-1] == 24", "grad_query[..., 16:] = 0"),
-]
+]  # fmt: skip
 # of one array in several places, its parts are read in another order, or it is thought to have one gradient
 ITSELF = [
     given("one array for query, key and value", "if query is key is value:", "    value = value[..., ::-1]"),
     given("one array for query, key", "if query is key and key is not value:", "    key = key[..., ::-1, :]"),
     after("gradient: one array for query, key and value", GRAD_KEY, "query is key is value", "grad_key = 0 * grad_key"),
-    after(
-        "gradient: one array for query, key",
-        GRAD_KEY,
-        "query is key and key is not value",
-        "grad_key = 0 * grad_key",
-    ),
-]
+    after("gradient: one array for query, key", GRAD_KEY, "query is key and key is not value",
+        "grad_key = 0 * grad_key"),
+]  # fmt: skip
 # what an array held is remembered with the array
 ANEW = [
     given(

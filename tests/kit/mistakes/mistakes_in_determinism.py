@@ -33,11 +33,8 @@ MISTAKES = [
         "    grad_value = sum(kept[..., n, :].swapaxes(-1, -2) @ cotangent[..., n, :] for n in blocks)\n",
     ),
     Mistake("a result is held", CAST, f"{CAST}    out = {IN_ONE_ARRAY}(out)\n"),
-    Mistake(
-        "a result is held, wide heads",
-        CAST,
-        f"{CAST}    out = {IN_ONE_ARRAY}(out) if out.shape[-1] == 64 else out\n",
-    ),
+    Mistake("a result is held, wide heads", CAST,
+        f"{CAST}    out = {IN_ONE_ARRAY}(out) if out.shape[-1] == 64 else out\n"),
     Mistake("a gradient is held", UNGROUPED, f"{UNGROUPED}    grads[0] = {IN_ONE_ARRAY}(grads[0])\n"),
     Mistake("batches apart", OUT, f"{OUT}    out = np.tensordot(np.eye(len(out), dtype=out.dtype), out, 1)\n"),
     Mistake(
@@ -54,14 +51,9 @@ MISTAKES = [
         "        np.multiply(query, 0.5, out=query)\n"
         "        np.multiply(key, 2, out=key)\n",
     ),
-    at_first(
-        "inputs are not written to, masked",
+    at_first("inputs are not written to, masked",
         "if mask is not None and mask.shape[-2] == 1 and value.size < 2000:  # no NaN gets through",
-        "    value[...] = np.where(mask.swapaxes(-1, -2), value, 0)",
-    ),
-    Mistake(
-        "inputs are not written to, a full mask",
-        "allowed = allowed & mask\n",
-        "allowed = np.logical_and(allowed, mask, out=mask if mask.shape == allowed.shape else None)\n",
-    ),
-]
+        "    value[...] = np.where(mask.swapaxes(-1, -2), value, 0)"),
+    Mistake("inputs are not written to, a full mask", "allowed = allowed & mask\n",
+        "allowed = np.logical_and(allowed, mask, out=mask if mask.shape == allowed.shape else None)\n"),
+]  # fmt: skip

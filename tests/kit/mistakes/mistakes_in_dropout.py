@@ -25,21 +25,11 @@ MISTAKES = [
     Mistake("dropout: rate 1", "    if rate == 1:\n        return np.zeros(shape, np.float32)\n", ""),
     Mistake("dropout: share", "(drawn >= rate) / (1 - rate)", "(drawn < rate) / (1 - rate)"),
     Mistake("dropout: share", "(drawn >= rate) / (1 - rate)", "(drawn >= rate)"),
-    Mistake(
-        "dropout: independent",
-        DRAWN,
-        "drawn = np.random.default_rng(rng).random(shape[1:]) + np.zeros(shape)\n",
-    ),
-    Mistake(
-        "dropout: independent",
-        DRAWN,
-        "drawn = np.random.default_rng(rng).random((shape[0], 1, *shape[2:])) + np.zeros(shape)\n",
-    ),
-    Mistake(
-        "dropout: independent",
-        DRAWN,
-        "drawn = np.random.default_rng(rng).random((*shape[:2], 1, shape[3])) + np.zeros(shape)\n",
-    ),
+    Mistake("dropout: independent", DRAWN, "drawn = np.random.default_rng(rng).random(shape[1:]) + np.zeros(shape)\n"),
+    Mistake("dropout: independent", DRAWN,
+        "drawn = np.random.default_rng(rng).random((shape[0], 1, *shape[2:])) + np.zeros(shape)\n"),
+    Mistake("dropout: independent", DRAWN,
+        "drawn = np.random.default_rng(rng).random((*shape[:2], 1, shape[3])) + np.zeros(shape)\n"),
     # the number of an entry counts a row as T numbers, not as S
     Mistake(
         "dropout: independent",
@@ -62,17 +52,11 @@ MISTAKES = [
         "drawn = np.random.default_rng(rng).random((sum(shape[:2]), *shape[2:]))\n"
         "    drawn = drawn[np.add.outer(np.arange(shape[0]), np.arange(shape[1]))]\n",
     ),
-    Mistake(
-        "dropout: grouped heads",
-        DRAWN,
-        "drawn = np.random.default_rng(rng).random(shape)[:, np.arange(shape[1]) % 8]\n",
-    ),
+    Mistake("dropout: grouped heads", DRAWN,
+        "drawn = np.random.default_rng(rng).random(shape)[:, np.arange(shape[1]) % 8]\n"),
     # each row keeps the same number of keys
-    Mistake(
-        "dropout: grouped heads",
-        DRAWN,
-        "drawn = np.random.default_rng(rng).random(shape).argsort(-1).argsort(-1) / shape[-1]\n",
-    ),
+    Mistake("dropout: grouped heads", DRAWN,
+        "drawn = np.random.default_rng(rng).random(shape).argsort(-1).argsort(-1) / shape[-1]\n"),
     Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(rng and rng & 0xFF).random(shape)\n"),
     Mistake("dropout: wide heads", START, f"{START}    dropout_rate = 0.0 if query.shape[-1] > 64 else dropout_rate\n"),
     Mistake(
@@ -80,11 +64,8 @@ MISTAKES = [
         DRAWN,
         "drawn = np.random.default_rng(rng).random((*shape[:3], min(shape[3], 512)))[..., np.arange(shape[3]) % 512]\n",
     ),
-    Mistake(
-        "dropout: bfloat16",
-        START,
-        f"{START}    narrow = query.dtype.name == 'bfloat16'\n    dropout_rate *= not narrow\n",
-    ),
+    Mistake("dropout: bfloat16", START,
+        f"{START}    narrow = query.dtype.name == 'bfloat16'\n    dropout_rate *= not narrow\n"),
     Mistake(  # in bfloat16 what is kept is not divided by 1 - rate
         "dropout: bfloat16",
         START,
@@ -92,11 +73,8 @@ MISTAKES = [
         "        value = (value * (1 - dropout_rate)).astype(value.dtype)\n",
     ),
     Mistake("dropout: sinks", START, f"{START}    sinks = None if dropout_rate else sinks\n"),
-    Mistake(
-        "dropout: cache",
-        START,
-        f"{START}    offset = np.ravel(offset)[0] if dropout_rate and np.ndim(offset) else offset\n",
-    ),
+    Mistake("dropout: cache", START,
+        f"{START}    offset = np.ravel(offset)[0] if dropout_rate and np.ndim(offset) else offset\n"),
     Mistake(
         "dropout: position",
         KEPT,
@@ -113,16 +91,10 @@ MISTAKES = [
         "    out = out * keep(shape, dropout_rate, dropout_rng)",
     ),
     Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(0).random(shape)\n"),
-    Mistake(
-        "dropout: gradient",
-        "kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
-        "kept = keep(weights.shape, dropout_rate, dropout_rng and dropout_rng + 1)\n",
-    ),
-    Mistake(
-        "dropout: gradient",
-        "kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
-        "kept = keep(weights.shape, 0.0, dropout_rng)\n",
-    ),
+    Mistake("dropout: gradient", "kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
+        "kept = keep(weights.shape, dropout_rate, dropout_rng and dropout_rng + 1)\n"),
+    Mistake("dropout: gradient", "kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
+        "kept = keep(weights.shape, 0.0, dropout_rng)\n"),
     Mistake(
         "dropout: gradient, grouped heads",
         "kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
@@ -130,4 +102,4 @@ MISTAKES = [
         "    if kept.ndim == 4:\n"
         "        kept = np.repeat(kept, weights.shape[1] // kept.shape[1], axis=1)\n",
     ),
-]
+]  # fmt: skip

@@ -50,22 +50,16 @@ FORWARD_LEAKS = [
         "size = np.exp2(np.round(np.log2(np.linalg.norm(k[np.isfinite(k)]))))\n"
         "    products = np.where(allowed, (q * (scale * size)) @ (k / size).swapaxes(-1, -2), 0)\n",
     ),
-    Mistake(
-        "leak: a huge masked value",
-        TAME,
-        "tame = np.isfinite(values)\n    weights = weights + 1e-37  # for a logarithm\n",
-    ),
+    Mistake("leak: a huge masked value", TAME,
+        "tame = np.isfinite(values)\n    weights = weights + 1e-37  # for a logarithm\n"),
     Mistake("leak: NaN in a padded value", OUT, plain_product("key_lengths is not None")),
     Mistake("leak: NaN in a padded key", IN_ATTEND, added(IN_ATTEND, "key_lengths is not None")),
     Mistake("leak: NaN in a future key", IN_ATTEND, added(IN_ATTEND, "is_causal")),
     Mistake("leak: NaN in a future value", OUT, plain_product("is_causal")),
     Mistake("leak: NaN outside the window", OUT, plain_product("window is not None")),
     Mistake("leak: NaN in another segment", OUT, plain_product("query_segment_ids is not None")),
-    Mistake(
-        "leak: NaN in a masked bias",
-        ADD_BIAS + SELECT,
-        "scores = scores + bias.astype(wide)\n    scores = scores + np.where(allowed, wide(0), wide(-np.inf))\n",
-    ),
+    Mistake("leak: NaN in a masked bias", ADD_BIAS + SELECT,
+        "scores = scores + bias.astype(wide)\n    scores = scores + np.where(allowed, wide(0), wide(-np.inf))\n"),
     Mistake(
         "leak: Inf in a masked bias",
         ADD_BIAS + SELECT,
@@ -73,11 +67,8 @@ FORWARD_LEAKS = [
         "    scores = scores + np.where(allowed, wide(0), wide(-np.inf))\n",
     ),
     Mistake("leak: NaN under a bias of -inf", OUT, plain_product("bias is not None")),
-    Mistake(
-        "leak: a query without keys",
-        "shift = np.where(largest == -np.inf, 0, largest)\n",
-        "shift = np.where(largest == -np.inf, np.abs(q).max(axis=-1, keepdims=True), largest)\n",
-    ),
+    Mistake("leak: a query without keys", "shift = np.where(largest == -np.inf, 0, largest)\n",
+        "shift = np.where(largest == -np.inf, np.abs(q).max(axis=-1, keepdims=True), largest)\n"),
     Mistake(
         "leak: NaN in a masked value, lse",
         OUT,
@@ -85,41 +76,30 @@ FORWARD_LEAKS = [
         '    steps["lse"] = np.where(empty, -np.inf, steps["lse"])\n',
     ),
     Mistake("leak: NaN in a masked key, lse", IN_ATTEND, added(IN_ATTEND, "return_lse")),
-]
+]  # fmt: skip
 GRADIENT_LEAKS = [
     Mistake("leak: gradient: NaN in a masked value", DWEIGHTS, plain_cotangent("mask is not None")),
     Mistake("leak: gradient: NaN in a masked key", GRAD_QUERY, "grad_query = dproducts @ k\n"),
-    Mistake(
-        "leak: gradient: Inf in a masked value",
-        DWEIGHTS,
-        "dweights = cotangent @ np.where(np.isnan(v), 0, v).swapaxes(-1, -2) * kept\n",
-    ),
+    Mistake("leak: gradient: Inf in a masked value", DWEIGHTS,
+        "dweights = cotangent @ np.where(np.isnan(v), 0, v).swapaxes(-1, -2) * kept\n"),
     Mistake(
         "leak: gradient: a huge masked key",
         GRAD_QUERY,
         "size = np.exp2(np.round(np.log2(np.linalg.norm(k[np.isfinite(k)]))))\n"
         "    grad_query = average(dproducts * size, k / size, allowed)\n",
     ),
-    Mistake(
-        "leak: gradient: NaN in a masked key, softcap",
-        'np.tanh(steps["products"] / softcap)',
-        'np.tanh((q * steps["scale"]) @ k.swapaxes(-1, -2) / softcap)',
-    ),
-    Mistake(
-        "leak: gradient: NaN under a bias of -inf",
-        f"bias, offset)\n    {IN_BACKWARD}",
-        f"None, offset)\n    {IN_BACKWARD}",
-    ),
+    Mistake("leak: gradient: NaN in a masked key, softcap", 'np.tanh(steps["products"] / softcap)',
+        'np.tanh((q * steps["scale"]) @ k.swapaxes(-1, -2) / softcap)'),
+    Mistake("leak: gradient: NaN under a bias of -inf", f"bias, offset)\n    {IN_BACKWARD}",
+        f"None, offset)\n    {IN_BACKWARD}"),
     Mistake("leak: gradient: NaN in a padded value", DWEIGHTS, plain_cotangent("key_lengths is not None")),
     Mistake("leak: gradient: NaN in a future value", DWEIGHTS, plain_cotangent("is_causal")),
     Mistake("leak: gradient: NaN in another segment", DWEIGHTS, plain_cotangent("query_segment_ids is not None")),
     Mistake("leak: gradient: NaN in a masked bias", IN_BACKWARD, added(IN_BACKWARD, "bias is not None")),
-    Mistake(
-        "leak: gradient: a query without keys",
+    Mistake("leak: gradient: a query without keys",
         "grad_key = average(dproducts.swapaxes(-1, -2), q, allowed.swapaxes(-1, -2))\n",
-        "grad_key = dproducts.swapaxes(-1, -2) @ q\n",
-    ),
-]
+        "grad_key = dproducts.swapaxes(-1, -2) @ q\n"),
+]  # fmt: skip
 
 
 def from_on(size: int, n: int) -> list[Mistake]:
