@@ -29,31 +29,21 @@ def must(holds, words):
 RULES = {  # (T, S, D, is_causal, window, the mask's rank), the traits that are found, and their words
     "causal only": (["not causal"], lambda T, S, D, causal, window, rank: must(causal, "only causal")),
     "T = S only": (["T != S"], lambda T, S, D, causal, window, rank: must(T == S, "T must equal S")),
-    "blocks of 64": (
-        ["lengths of no block"],
-        lambda T, S, D, causal, window, rank: must(T % 64 == S % 64 == 0, "T and S must be multiples of 64"),
-    ),
-    "blocks of 128, D = 64": (
-        ["D != 64", "lengths of no block"],
-        lambda T, S, D, causal, window, rank: must(T % 128 == S % 128 == 0 and D == 64, "must be 128 by 64"),
-    ),
-    "D = 64 and 128": (
-        ["widths of no block"],
-        lambda T, S, D, causal, window, rank: must(D in (64, 128), "D must be 64 or 128"),
-    ),
-    "causal, T = S, blocks of 128, D = 128": (
-        ["D != 128", "T != S", "lengths of no block", "not causal"],
-        lambda T, S, D, causal, window, rank: must(causal and T == S and T % 128 == 0 and D == 128, "not supported"),
-    ),
+    "blocks of 64": (["lengths of no block"],
+        lambda T, S, D, causal, window, rank: must(T % 64 == S % 64 == 0, "T and S must be multiples of 64")),
+    "blocks of 128, D = 64": (["D != 64", "lengths of no block"],
+        lambda T, S, D, causal, window, rank: must(T % 128 == S % 128 == 0 and D == 64, "must be 128 by 64")),
+    "D = 64 and 128": (["widths of no block"],
+        lambda T, S, D, causal, window, rank: must(D in (64, 128), "D must be 64 or 128")),
+    "causal, T = S, blocks of 128, D = 128": (["D != 128", "T != S", "lengths of no block", "not causal"],
+        lambda T, S, D, causal, window, rank: must(causal and T == S and T % 128 == 0 and D == 128, "not supported")),
     "symmetric windows": (
         ["asymmetric windows"],
         lambda T, S, D, causal, window, rank: must(window is None or len(set(window)) == 1, "window must be symmetric"),
     ),
-    "masks of rank 4": (
-        ["mask of rank 2"],
-        lambda T, S, D, causal, window, rank: must(rank in (None, 4), "masks must be of rank 4"),
-    ),
-}
+    "masks of rank 4": (["mask of rank 2"],
+        lambda T, S, D, causal, window, rank: must(rank in (None, 4), "masks must be of rank 4")),
+}  # fmt: skip
 
 
 def kernel(kind, bug=None):

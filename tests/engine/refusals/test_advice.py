@@ -28,11 +28,8 @@ BIAS = {name: RNG.normal(size=size).astype(np.float32) for name, size in (("key"
 MASKS = {
     "of booleans": (FLAGS, ["mask[:, None, None, :]", "masks.padding(mask.sum(-1))"], BY_KEY),
     "of integers": (FLAGS + 0, ["mask.astype(bool)[:, None, None, :]", "masks.padding(mask.sum(-1))"], BY_KEY),
-    "a list": (
-        FLAGS.tolist(),
-        ["np.asarray(mask, 'bool')[:, None, None, :]", "masks.padding(np.asarray(mask).sum(-1))"],
-        BY_KEY,
-    ),
+    "a list": (FLAGS.tolist(),
+        ["np.asarray(mask, 'bool')[:, None, None, :]", "masks.padding(np.asarray(mask).sum(-1))"], BY_KEY),
     "a list of 0 and 1": ((FLAGS + 0).tolist(), ["masks.padding(np.asarray(mask).sum(-1))"], BY_KEY),
     "lengths in a list": ([3, 6], ["masks.padding(np.asarray(mask))"], BY_KEY),
     "lengths": (np.array([3, 6]), ["masks.padding(mask)"], BY_KEY),
@@ -43,12 +40,9 @@ MASKS = {
     "by head": (BY_HEAD, ["mask[None]"], BY_HEAD[None]),
     "by head, of integers": (BY_HEAD + 0, ["mask.astype(bool)[None]"], BY_HEAD[None]),
     "its name": ("causal", ["masks.causal()"], masks.causal()),
-    "a list of masks": (
-        [masks.causal(), masks.padding(FLAGS.sum(-1))],
-        ["mask[0] & mask[1]"],
-        masks.causal() & masks.padding(FLAGS.sum(-1)),
-    ),
-}
+    "a list of masks": ([masks.causal(), masks.padding(FLAGS.sum(-1))], ["mask[0] & mask[1]"],
+        masks.causal() & masks.padding(FLAGS.sum(-1))),
+}  # fmt: skip
 
 
 def run(code, name, value):
@@ -226,26 +220,14 @@ def test_ids_and_masks_of_encode():
 
 
 NEXT = {
-    "real tokens for lengths": (
-        lambda: masks.padding(np.ones((2, 3), bool)),
-        TypeError,
-        "If the real tokens come first, write key_lengths.sum(-1).",
-    ),
-    "one side of a window": (
-        lambda: masks.window(3),
-        TypeError,
-        "Write window(3, 0) for the last keys, window(3, 3) for both sides, window(3, None) for no bound.",
-    ),
-    "dropout without a key": (
-        lambda: attendax.attention(**CALL, dropout_rate=0.5),
-        ValueError,
-        "Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step).",
-    ),
-    "mixed dtypes": (
-        lambda: attendax.attention(**CALL | {"key": CALL["key"].astype(np.float64)}),
-        TypeError,
-        "Use one dtype: key.astype(query.dtype).",
-    ),
+    "real tokens for lengths": (lambda: masks.padding(np.ones((2, 3), bool)), TypeError,
+        "If the real tokens come first, write key_lengths.sum(-1)."),
+    "one side of a window": (lambda: masks.window(3), TypeError,
+        "Write window(3, 0) for the last keys, window(3, 3) for both sides, window(3, None) for no bound."),
+    "dropout without a key": (lambda: attendax.attention(**CALL, dropout_rate=0.5), ValueError,
+        "Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step)."),
+    "mixed dtypes": (lambda: attendax.attention(**CALL | {"key": CALL["key"].astype(np.float64)}), TypeError,
+        "Use one dtype: key.astype(query.dtype)."),
     "a layout": (
         lambda: attendax.attention(**CALL, layout="BTNH"),
         TypeError,
@@ -258,7 +240,7 @@ NEXT = {
         "module 'attendax' has no attribute 'rotary_encoding'; there is attendax.spec.rotary_encoding and "
         "attendax.ops.rotary_encoding",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.law("L14", "spec", "ops")
