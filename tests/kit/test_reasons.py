@@ -71,8 +71,8 @@ def turned(x, group):
 @pytest.mark.parametrize(
     ("keys", "values", "words"),
     [
-        (tiled, blocked, "heads of keys are tiled (n % G), those of values are blocked"),
-        (blocked, tiled, "heads of values are tiled (n % G), those of keys are blocked"),
+        (tiled, blocked, "key heads are tiled (n % G), value heads are blocked"),
+        (blocked, tiled, "value heads are tiled (n % G), key heads are blocked"),
         (turned, turned, "the result is wrong with grouped heads"),
     ],
 )

@@ -111,7 +111,7 @@ HEADS = [
     KernelMistake(
         "heads divided by the other count", OF_KEYS,
         "np.minimum(np.arange(self.N) // (self.N // self.group), self.N // self.group - 1)",
-        "native-sparse-attention-triton#27", "key heads are read at n // G, where n // (N // G) is meant",
+        "native-sparse-attention-triton#27", "key heads are read at n // G, instead of n // (N // G)",
     ),
     KernelMistake(
         "gradients of the last head of a group", ".sum(axis=-3)", "[..., -1, :, :]", "levanter#449",
@@ -131,7 +131,7 @@ HEADS = [
         "seen = seen & self.pairs(self.mask, rows, keys)",
         "first = self.pairs(self.mask, rows[:1], keys).any(axis=-1, keepdims=True)\n"
         "            seen = seen & self.pairs(self.mask, rows, keys) & first",
-        "planted", "a block is skipped where the mask hides it from its first query",
+        "planted", "a block is skipped if the mask hides it from its first query",
     ),
     KernelMistake(
         "mask of the first batch", "self.pairs(self.mask, rows, keys)",
@@ -197,7 +197,7 @@ MASKS = [
         "        beyond = (rows[:, None] < self.T) & (keys < self.S)\n"
         "        low = np.where(beyond, low, -np.inf)\n"
         "        return np.where(self.seen(rows, keys), scores * self.wide(LOG2E), low), slope\n",
-        "flash-attention#1025", "softcap caps after the mask: what is masked keeps a weight",
+        "flash-attention#1025", "softcap caps after the mask: masked keys keep a weight",
     ),
     KernelMistake(
         "bias transposed", "self.pairs(self.bias, rows, keys)",
@@ -256,7 +256,7 @@ BACKWARD = [
     KernelMistake(
         "always causal in the backward", P_SAVED,
         "        p = p * (rows[:, None] >= keys)\n" + P_SAVED, "triton#5660",
-        "in the backward, it is causal, which is not asked",
+        "in the backward, it is causal without is_causal",
     ),
     KernelMistake(
         "mask forgotten in the backward", "        scores, slope = self.scores(rows, keys)\n        lse = ",

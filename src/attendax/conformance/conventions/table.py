@@ -100,7 +100,7 @@ TABLE: dict[str, Axis] = {
         OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,
             CONVENTION, "flash_attn_with_kvcache of FlashAttention 2.2"),
         NEARER: Line("j <= i + max(S - T, 0)",
-            "causal is aligned to the end of the keys, to the start where there are more queries", EXPECT,
+            "causal is aligned to the end of the keys, or to the start if there are more queries", EXPECT,
             CONVENTION, "FlashAttention 2.1, where T <= S"),
         "aligned to the start, and a single query sees all": Line("(j <= i) | (T == 1)",
             f"{ONE_QUERY}: causal is left out there", EXPECT, CONVENTION,
@@ -117,7 +117,7 @@ TABLE: dict[str, Axis] = {
         "aligned to the start, and all behind the queries seen": Line("(j <= i) | (j >= T)",
             "causal lets a query see all keys behind the queries (j <= i or j >= T)"),
         "what comes after": Line("j >= i",
-            "causal is turned round: a query sees its own key and those after it (j >= i)"),
+            "causal is reversed: a query sees its own key and those after it (j >= i)"),
         "by the group": Line("j <= i // (N // G)", "causal divides the position of a query by the heads of a group"),
         IGNORED: Line("j >= 0", "is_causal is ignored"),
         **_of("without the block of {b}", "j < i // {b} * {b}", "causal skips the block of the diagonal",
@@ -138,11 +138,11 @@ TABLE: dict[str, Axis] = {
             kind=CONVENTION, source="FlashAttention 2.3"),
         "end, the start where T > S": Line(
             "(j >= i + max(S - T, 0) - left) & (j <= i + max(S - T, 0) + right)",
-            "a window is aligned to the end of the keys, to the start where there are more queries",
+            "a window is aligned to the end of the keys, or to the start if there are more queries",
             kind=CONVENTION, source="FlashAttention 2.3, where T <= S"),
         **_sides("end, ", "a window is aligned to the end of the keys, and counts one key {}", " + S - T"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
-        "turned": Line("(j < i - left) | (j > i + right)", "a window hides the keys that it has to show"),
+        "turned": Line("(j < i - left) | (j > i + right)", "a window hides the keys that it should show"),
         "what comes before": Line("j < i - left", "a window shows the keys before it, and hides its own"),
         "half": Line("(j >= i - left / 2) & (j <= i + right / 2)", "a window counts half of the keys on each side"),
         IGNORED: Line("j >= 0", "window is ignored"),
@@ -151,7 +151,7 @@ TABLE: dict[str, Axis] = {
         "as given": Line("j < lengths"),
         "too short": Line("j < lengths - 1", "key lengths are off by one, too short"),
         "too long": Line("j < lengths + 1", "key lengths are off by one, too long"),
-        "of queries": Line("(rows < lengths) & (j >= 0)", "key lengths hide queries, and no keys"),
+        "of queries": Line("(rows < lengths) & (j >= 0)", "key lengths hide queries, not keys"),
         "the last": Line("j >= S - lengths", "key lengths keep the last keys, not the first"),
         "first batch": Line("j < lengths[:1]", "every batch gets the key length of the first"),
         "largest of the batch": Line("j < lengths.max()", "every batch gets the largest key length"),
@@ -180,7 +180,7 @@ TABLE: dict[str, Axis] = {
         IGNORED: Line("mask | True", "mask is ignored"),
         **{
             f"tiles of {n * b} by {b}": Line(
-                f"by_first_query(mask, {n * b}, {b})", "a block is skipped where the mask hides it from its first query"
+                f"by_first_query(mask, {n * b}, {b})", "a block is skipped if the mask hides it from its first query"
             )
             for b in KEY_BLOCKS
             for n in (1, 2)
@@ -199,13 +199,13 @@ TABLE: dict[str, Axis] = {
     "pairs": {
         "seen": Line("seen"),
         "swapped": Line("~seen if hides else seen", "the pairs that are allowed and those that are not are swapped"),
-        "causal": Line("seen & ((j <= i) | is_causal)", "it is causal, which is not asked"),
+        "causal": Line("seen & ((j <= i) | is_causal)", "it is causal without is_causal"),
         "causal to the end": Line("seen & ((j <= i + S - T) | is_causal)",
-            "it is causal, aligned to the end of the keys, which is not asked"),
+            "it is causal without is_causal, aligned to the end of the keys"),
         "causal except for its own key": Line("seen & ((j < i) | is_causal)",
-            "it is causal without a query's own key, which is not asked"),
+            "it is causal without is_causal, and leaves out a query's own key"),
         "causal to the end except for its own key": Line("seen & ((j < i + S - T) | is_causal)",
-            "it is causal without a query's own key, aligned to the end of the keys, which is not asked"),
+            "it is causal without is_causal, aligned to the end of the keys, and leaves out a query's own key"),
         **_of("whole blocks of {b}", "seen & (j < S // {b} * {b})", LEFT_OUT),
         **_of("one whole block of {b}", "seen & (j < (S // {b} * {b} or S))", LEFT_OUT),
         **_of("last block of {b}", "seen & (j >= (S - 1) // {b} * {b})", "only the last block of keys counts"),
@@ -214,10 +214,10 @@ TABLE: dict[str, Axis] = {
     "heads": {
         "repeat": Line("n // (N // G)"),
         "tile": Line("n % G", "key heads are tiled (n % G) instead of blocked (n // (N // G))"),
-        "n // G": Line("(n // G).clip(max=G - 1)", "key heads are read at n // G, where n // (N // G) is meant"),
+        "n // G": Line("(n // G).clip(max=G - 1)", "key heads are read at n // G, instead of n // (N // G)"),
         "first": Line("0 * n", "every query head reads the first key head"),
-        "tile, of keys": Line("n % G, n // (N // G)", "heads of keys are tiled (n % G), those of values are blocked"),
-        "tile, of values": Line("n // (N // G), n % G", "heads of values are tiled (n % G), those of keys are blocked"),
+        "tile, of keys": Line("n % G, n // (N // G)", "key heads are tiled (n % G), value heads are blocked"),
+        "tile, of values": Line("n // (N // G), n % G", "value heads are tiled (n % G), key heads are blocked"),
     },
     "scale": {x: Line(python(x), words_of_scale(x), "", *OF_SCALES.get(x, (DEFECT,)))
               for x in ("1/√D", "1", "1/D", "1/√(N·D)", "√D", "1/√V", "1/√N", "1/√T", "1/√S")},
@@ -259,7 +259,7 @@ TABLE: dict[str, Axis] = {
         "mixed": Line("out.reshape(out.swapaxes(1, 2).shape).swapaxes(1, 2)",
             "heads of the result are joined by a reshape without a transpose: tokens are mixed"),
         "not swapped": Line("mixed(out)",
-            "heads of the result are reshaped to (.., N, T, V), where axes have to be swapped"),
+            "heads of the result are reshaped to (.., N, T, V) instead of swapping axes"),
         OF_GROUPS: Line("out[:, n % G * (N // G) + n // G]",
             "with grouped heads, the heads of the result are ordered by the place in a group, not by the group"),
     },
@@ -273,14 +273,14 @@ TABLE: dict[str, Axis] = {
     },
     "order": {
         "scale, softcap, bias, mask": Line("scale softcap bias mask"),
-        "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is applied to the bias, too"),
+        "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is also applied to the bias"),
         "scale, bias, softcap, mask": Line("scale bias softcap mask", "softcap caps after the bias is added",
             kind=CONVENTION, source="Tokamax, logits_soft_cap of dot_product_attention"),
         "scale, bias, mask, softcap": Line("scale bias mask softcap",
-            "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED),
+            "softcap caps after the mask: masked keys keep a weight", WHERE_MASKED),
         "softcap, scale, bias, mask": Line("softcap scale bias mask", "softcap caps before the scale"),
         "scale, mask, softcap, bias": Line("scale mask softcap bias",
-            "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED),
+            "softcap caps after the mask: masked keys keep a weight", WHERE_MASKED),
     },
     "softcap": {
         "cap · tanh(s / cap)": Line("cap * np.tanh(s / cap)"),
@@ -296,7 +296,7 @@ TABLE: dict[str, Axis] = {
         "first batch": Line("bias[:1]", "every batch gets the bias of the first"),
         "first head": Line("bias[:, :1]", "every head gets the bias of the first"),
         "first of all": Line("bias[:1, :1]", "every batch and every head gets the bias of the first"),
-        "scaled": Line("bias * scale", "the scale is applied to the bias, too"),
+        "scaled": Line("bias * scale", "the scale is also applied to the bias"),
         IGNORED: Line("0 * bias", "bias is ignored"),
     },
     "fill": {
@@ -324,7 +324,7 @@ TABLE: dict[str, Axis] = {
         **_of("blocks of {b} as they are", f"{SO_FAR} / {SO_FAR}.sum(-1, keepdims=True)",
               JOINED.format("output and sum"), BLOCKS),
         "masked after": Line("softmax(without('mask')) * seen", "the mask is applied after the softmax"),
-        "causal after": Line("softmax(s) * (j <= i)", "it is causal, which is not asked, by zeros after the softmax"),
+        "causal after": Line("softmax(s) * (j <= i)", "it is causal without is_causal, by zeros after the softmax"),
         "bias after": Line("softmax(without('bias')) + bias", "the bias is added after the softmax"),
         **_of("keys padded to blocks of {b}", "softmax(s, added=0 if hides else -S % {b})",
               "keys of zeros that fill the last block of {b} are counted", KEY_BLOCKS, "mask what lies beyond S"),
