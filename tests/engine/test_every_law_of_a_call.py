@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from attendax import attention, ops
 from attendax.kernels.operands import Limits
 from blockwise import TINY, limited
-from fuzz.case import FIRST, LOSSES, Case
+from fuzz.case import DIRECTIONS, FIRST, JACOBIANS, LOSSES, Case
 from fuzz.judge import judge
+from native_calls import needs_library
 
 CAUSAL = ("causal", 0)
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -140,6 +141,45 @@ def test_l6_few_queries(case):
     assert_keeps_every_law(case)
 
 
+# The native kernel by name, in every direction: texts of more than 96 keys have second derivatives in tiles
+
+DOUBLE = {"dtype": "float64", "x64": True, "implementation": "native"}
+SHORT = Case(lead=(2,), N=4, G=2, T=8, S=20, D=8, V=4, mask=("causal", 7), loss="square", lse="square", **DOUBLE)
+LONG = dataclasses.replace(SHORT, T=70, S=130, mask=("causal", 40))
+NATIVE = [
+    *(dataclasses.replace(case, direction=direction) for case in (SHORT, LONG)
+      for direction in ("forward", "grad", "jvp", "linearize", "fr", "rr", "rf")),
+    *(dataclasses.replace(SHORT, lead=(), N=1, G=1, T=2, S=3, D=2, V=2, direction=direction, loss="square")
+      for direction in JACOBIANS),
+    *(dataclasses.replace(LONG, direction="grad", remat=remat) for remat in ("all", "dots", "names")),
+    *(dataclasses.replace(LONG, lead=(3, 2), T=20, S=40, direction="grad", maps=(kind,), shared=(shared,), seed=seed)
+      for seed, (kind, shared) in enumerate((
+          ("vmap", ()), ("vmap", ("key",)), ("vmap", ("query",)), ("vmap", ("value", "query")), ("scan", ()),
+          ("map", ())))),
+    dataclasses.replace(LONG, lead=(3, 1), T=20, S=40, direction="grad", maps=("vmap",), shared=(("key", "value"),),
+                        mask=("and", ("padding", False), ("traced causal", True)), bias=(True,) * 4,
+                        modifier=("alibi", 0)),
+    *(dataclasses.replace(case, direction=direction, wanted=wanted) for case in (SHORT, LONG)
+      for direction in ("jvp", "fr") for wanted in (("query",), ("key",), ("value",), ("query", "value"))),
+    *(dataclasses.replace(LONG, S=90, direction=direction, dtype=dtype, x64=False, lse="")
+      for direction in ("jvp", "fr") for dtype in ("bfloat16", "float16")),
+    *(dataclasses.replace(LONG, S=90, direction=direction, dtype="float32", mask=("padding", False), loss="weighted",
+                          lse="", poison=("unseen", number))
+      for direction in ("grad", "jvp", "fr") for number in NOT_FINITE),
+    *(dataclasses.replace(LONG, values="huge", direction=direction, dtype=dtype)
+      for direction in ("grad", "jvp") for dtype in ("float32", "float64")),
+]  # fmt: skip
+
+
+@needs_library
+@pytest.mark.law("L6", "native")
+@pytest.mark.law("L12", "native")
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("case", NATIVE, ids=repr)
+def test_l6_l12_natively(case):
+    assert_keeps_every_law(case)
+
+
 # Tiles: all heads in one, some of a group, one by one; and of 3 queries and 2 keys
 
 SMALL = Case(lead=(2,), N=4, G=2, T=5, S=7, D=3, V=4, dtype="float64", x64=True, implementation="blockwise")
@@ -159,6 +199,9 @@ EDGES = (("causal", -9), ("causal", 2), ("and", ("causal", 1), ("not", ("causal"
          ("and", ("window", 3, 3), ("causal", 1)), ("and", ("window", 2, 2), ("not", ("causal", -1))),
          ("and", ("window", 1, 0), ("causal", -2)), ("dense", (True,) * 4))  # fmt: skip
 SHARED = ("key", "value", "mask", "bias", "mod")
+SMALLER = dataclasses.replace(SMALL, lead=(), N=2, T=4, S=5, D=2, V=3, loss="square", lse="square")
+OPTIONS = ({"G": 2}, {"G": 1, "scale": -0.7}, {"mask": ("causal", 1)}, {"lead": (1,), "mask": ("padding", True)},
+           {"bias": (True,) * 3}, {"modifier": ("softcap", 0.8)}, {"dropout": 0.5})  # fmt: skip
 IN_TILES = [
     *(dataclasses.replace(SMALL, mask=mask, direction=direction, lse="sum")
       for mask, direction in itertools.product(MASKS, ("forward", "grad", "jvp", "fr", "rr"))),
@@ -166,6 +209,10 @@ IN_TILES = [
                           poison=("unseen", number))
       for dtype, direction, number in itertools.product(
           ("float32", "float64"), ("grad", "jvp", "fr", "rr", "rf"), (*NOT_FINITE, "big"))),
+    *(dataclasses.replace(SMALLER, direction=direction, **options)
+      for direction, options in itertools.product(DIRECTIONS, OPTIONS)),
+    *(dataclasses.replace(SMALL, direction="grad", **fields)
+      for fields in ({"remat": "all"}, {"maps": ("scan",), "shared": ((),)})),
     *(dataclasses.replace(RAGGED, mask=mask) for mask in EDGES),
     *(dataclasses.replace(SMALL, lead=lead, mask=mask, lse="sum")
       for lead, mask in itertools.product(((), (3,), (2, 3), (2, 1, 3)), (("causal", 1), ("padding", False)))),

@@ -1,7 +1,7 @@
-"""L12: every direction of differentiation through the blockwise path, each held against the dense specification.
+"""L12 in tiles: third derivatives, and vmap over each argument alone, beside the specification in float64.
 
-The reference is ``spec`` in float64: its value, its gradient by hand, and as Hessian the differences of that gradient,
-of eighth order. Tiles are 3 x 2, so that every loop, skip and overlap is on the way.
+The other directions are rows of ``test_every_law_of_a_call.py``. Tiles are 3 x 2, so that every loop, skip and overlap
+is on the way.
 """
 
 import functools
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from attendax import masks, scores, spec
-from attendax.conformance import directional_difference
 from blockwise import Tiny, Whole
 from compilation import quickly
 
@@ -37,12 +36,6 @@ SETTINGS = {
     "dropout": Setting({"dropout_rate": 0.4, "dropout_rng": np.array([3, 8], np.uint32)}),
     "grouped": Setting({"scale": 0.8}, heads=1),
 }
-DIRECTIONS = {}
-
-
-def direction(function):
-    DIRECTIONS[function.__name__] = function
-    return function
 
 
 def shapes_of(setting):
@@ -67,16 +60,12 @@ def loss(setting, x, twin=Tiny):
 
 
 class Reference:
-    """Value, gradient and Hessian of the loss by the specification."""
+    """Value and gradient of the loss by the specification."""
 
     def __init__(self, setting):
         rng = np.random.default_rng(11)
         self.x = rng.normal(size=sum(int(np.prod(s)) for s in shapes_of(setting)))
-        self.along = rng.normal(size=self.x.shape)
         self.setting = setting
-        out, lse = call(spec.attention, setting, split(setting, self.x))
-        self.value = np.sum(out**2) + 0.3 * np.sum(np.where(lse == -np.inf, 0, lse) ** 2)
-        self.gradient = self.gradient_at(self.x)
 
     def gradient_at(self, x):
         arrays = split(self.setting, x)
@@ -85,14 +74,6 @@ class Reference:
         grad_lse = 0.6 * np.where(lse == -np.inf, 0, lse)
         grads = spec.attention_backward(2 * out, *arrays[:3], **bias, **self.setting.options, grad_lse=grad_lse)
         return np.concatenate([np.ravel(g) for g in grads if g is not None and hasattr(g, "shape")])
-
-    def slope(self, along):
-        """The Hessian times a direction."""
-        return directional_difference(self.gradient_at, [self.x], [along], step=2e-3)
-
-    @functools.cached_property
-    def hessian(self):
-        return np.stack([self.slope(e) for e in np.eye(self.x.size)])
 
 
 @functools.cache
@@ -105,64 +86,6 @@ def assert_close(got, wanted, tolerance):
     assert got.shape == wanted.shape
     assert np.abs(wanted).max() > 1e-3  # an expectation of 0 would prove nothing
     np.testing.assert_allclose(got, wanted, atol=tolerance * np.abs(wanted).max(), rtol=0)
-
-
-@direction
-def jit(f, ref):
-    assert_close(quickly(f)(ref.x), ref.value, 1e-12)
-
-
-@direction
-def grad(f, ref):
-    assert_close(quickly(jax.grad(f))(ref.x), ref.gradient, 1e-10)
-
-
-@direction
-def jvp(f, ref):
-    assert_close(quickly(lambda x, t: jax.jvp(f, (x,), (t,)))(ref.x, ref.along)[1], ref.gradient @ ref.along, 1e-10)
-
-
-@direction
-def jacfwd(f, ref):
-    assert_close(quickly(jax.jacfwd(f))(ref.x), ref.gradient, 1e-10)
-
-
-@direction
-def jacrev(f, ref):
-    outs = quickly(jax.jacrev(lambda x: jnp.stack([f(x), 3 * f(x)])))(ref.x)
-    assert_close(outs, np.stack([ref.gradient, 3 * ref.gradient]), 1e-10)
-
-
-@direction
-def hessian(f, ref):
-    assert_close(quickly(jax.hessian(f))(ref.x), ref.hessian, 1e-9)
-
-
-@direction
-def reverse_over_reverse(f, ref):
-    twice = quickly(jax.grad(lambda x: jax.grad(f)(x) @ ref.along))(ref.x)
-    assert_close(twice, ref.slope(ref.along), 1e-9)
-
-
-@direction
-def checkpoint(f, ref):
-    assert_close(quickly(jax.grad(jax.checkpoint(f)))(ref.x), ref.gradient, 1e-10)
-
-
-@direction
-def scan(f, ref):
-    def total(x):
-        return jax.lax.scan(lambda carry, c: (carry + f(c * x) / c, None), 0.0, jnp.array([1.0, 2.0]))[0]
-
-    wanted = ref.gradient + ref.gradient_at(2 * ref.x)
-    assert_close(quickly(jax.grad(total))(ref.x), wanted, 1e-10)
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("how", DIRECTIONS)
-def test_l12_every_direction(how, name):
-    DIRECTIONS[how](functools.partial(loss, SETTINGS[name]), reference(name))
 
 
 @pytest.mark.slow
@@ -183,12 +106,6 @@ def test_l12_third_derivatives_in_reverse(poison):
         return jax.nn.softmax(q @ key[:, :3].swapaxes(-1, -2) / np.sqrt(3)) @ value[:, :3]
 
     assert_close(third(lambda q: Tiny.attention(q, *bad, mask=mask)), third(plain), 1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SETTINGS)
-def test_l12_hessian_in_the_tiles_of_the_library(name):
-    hessian(functools.partial(loss, SETTINGS[name], twin=Whole), reference(name))
 
 
 EACH_ARGUMENT = [
