@@ -166,7 +166,7 @@ second = partial(driven, curve, "second ")
 
 
 def shapes(function, attend, arrays, options, **cotangents):
-    """Whether a call can be made: it is traced, and not compiled."""
+    """Tell whether a call can be made: it is traced, and not compiled."""
     fixed, traced = split(options)
     jax.eval_shape(partial(function, attend, fixed, None), asarrays(arrays), traced, *cotangents.values())
     return {}
