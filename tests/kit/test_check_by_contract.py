@@ -331,7 +331,9 @@ WORDS = {  # of the first cause, or of what is unsettled
     "heads_mixed": "by a reshape without a transpose", "diagonal_moved": "the wrong way",
     "drops_by_rate": "by the rate", "halves_inside": "half precision",
     "tokens_hidden": "mask is ignored", "groups_moved": "by the place in a group",
-    "columns_behind": "all behind the queries seen",
+    "columns_behind": "all behind the queries seen", "tokens_first": "tokens, batches and heads are mixed",
+    "tril_weights": "applied after the softmax", "right_side_short": "one key less to the right",
+    "padding_alone": "hide padding",
     "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
@@ -350,6 +352,8 @@ OPEN = {
     "farther_more": "wrong sign",
     "once_scaled": "1/√(√D)",
     "packed_lists": "q_seqlen is not understood",
+    "tiles_lse_of_max": "second result is not understood",
+    "one_token_sees_all": "a single query sees all",
 }
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")
 

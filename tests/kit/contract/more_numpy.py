@@ -186,3 +186,60 @@ def one_example(query, key, value, mask=None):
             raise ValueError(f"mask must have the shape {s.shape[1:]}, not {mask.shape}")
         s = np.where(mask, s, np.finfo(s.dtype).min)
     return np.einsum("nts,snd->tnd", softmax(s), value)
+
+
+def tiles_lse(Q, K, V, causal=False):
+    """(N, T, D) of one text, and always the log-sum-exp (N, T), as of a FlashAttention-2 for teaching."""
+    s = np.einsum("ntd,nsd->nts", Q, K) / np.sqrt(Q.shape[-1])
+    s = np.where(np.tri(*s.shape[1:], dtype=bool), s, -np.inf) if causal else s
+    largest = s.max(-1, keepdims=True)
+    return softmax(s) @ V, (largest + np.log(np.exp(s - largest).sum(-1, keepdims=True)))[..., 0]
+
+
+def tiles_lse_of_max(Q, K, V, causal=False):
+    """Its second result is the largest score."""
+    out, lse = tiles_lse(Q, K, V, causal)
+    return out, lse - lse + (np.einsum("ntd,nsd->nts", Q, K) / np.sqrt(Q.shape[-1])).max(-1)
+
+
+def one_token_sees_all(xq, xk, xv):
+    """LLaMA: always causal, (B, T, N, D), but a single query has no mask."""
+    q, k, v = (x.swapaxes(1, 2) for x in (xq, xk, xv))
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    s = np.where(np.tri(*s.shape[2:], dtype=bool), s, -np.inf) if q.shape[2] > 1 else s
+    return (softmax(s) @ v).swapaxes(1, 2)
+
+
+def tokens_first(query, key, value, num_heads):
+    """fairseq's (T, B, N·D), but the result is reshaped where its tokens should be moved to the front."""
+    T, B, _ = query.shape
+    q, k, v = (x.reshape(len(x), B * num_heads, -1).swapaxes(0, 1) for x in (query, key, value))
+    return (softmax(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])) @ v).reshape(T, B, -1)
+
+
+def tril_weights(Q, K, V, causal=False):
+    """Causal is a triangle of the weights (T, S), after the softmax."""
+    weights = softmax(Q @ K.T / np.sqrt(Q.shape[1]))
+    return (np.tril(weights) if causal else weights) @ V
+
+
+def right_side_short(q, k, v, attention_window=None):
+    """Longformer's window of so many keys on each side, of which the right lacks one."""
+    far = np.arange(k.shape[-2]) - np.arange(q.shape[-2])[:, None]
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    s = s if attention_window is None else np.where((far >= -attention_window) & (far < attention_window), s, -1e30)
+    return softmax(s) @ v
+
+
+def padding_alone(query, key, value, segment_ids=None):
+    """Segment ids hide 0 alone."""
+    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    if segment_ids is not None:
+        s = np.where(((segment_ids[:, :, None] != 0) & (segment_ids[:, None] != 0))[:, None], s, -1e30)
+    return softmax(s) @ value
+
+
+def of_self(self, key, value, is_causal=False):
+    """A method of arrays, as of tinygrad; causal takes as many queries as keys."""
+    s = self @ key.swapaxes(-1, -2) / np.sqrt(self.shape[-1], dtype=self.dtype)
+    return softmax(s + np.where(np.tri(len(self[0, 0]), dtype=bool), 0, -np.inf) if is_causal else s) @ value

@@ -20,7 +20,7 @@ from ..conventions.table import (
     SEES_LATER,
     TABLE,
 )  # fmt: skip
-from ..worker.errors import Failed
+from ..worker.errors import Died, Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
@@ -50,6 +50,7 @@ from .remote import Function
 OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
 }  # fmt: skip
+MOST_DEATHS = 4  # of its process, before any answer
 MANY = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
@@ -90,7 +91,7 @@ class Describing:
         self.answers: dict[Any, Any] = {}
         self.rights: dict[Any, tuple[Answer, Probe]] = {}
         self.refuting: dict[str, list[Probe]] = {}  # calls that refute what was found of an option
-        self.said, self.several, self.rough = "", False, False
+        self.said, self.several, self.rough, self.deaths = "", False, False, 0
         self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         drops = [x for x in DROPOUT if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
@@ -227,6 +228,9 @@ class Describing:
         if key not in self.answers:
             found = Subject(self._called, form).answer(probe)
             if isinstance(found, Failed):
+                self.deaths += isinstance(found, Died)
+                if self.deaths == MOST_DEATHS and not self._answers():
+                    raise found
                 self.said, found = self.said or str(found), ()
             self.answers[key] = found, probe, form  # so that no other probe has its id
         return self.answers[key][0]
@@ -280,8 +284,16 @@ class Describing:
                 for e in (TABLE["empty"] if "without its own" in a else (LAW["empty"],))  # its first query has no key
             ]
             if (found := self._settled(hows, probes)) and self.takes(found, probe):
-                return found
+                return self._of_one_query(found)
         return None
+
+    def _of_one_query(self, form: Form) -> Form:
+        """The form of a function that is always causal, perhaps except for a single query."""
+        if form.how["always"] != LAW["causal"]:
+            return form
+        B, N, _, S, D, V = self.sizes
+        ways = form, form.but(always=DECLARED["decode"])
+        return self._settled(ways, [self._plain_probe((B, N, 1, S, D, V))]) or form
 
     def _plain(self) -> Form | None:
         """The form of its plainest call."""
@@ -340,7 +352,7 @@ class Describing:
     def _dropout(self, form: Form, name: str) -> Form:
         """Tell whether the weights that are kept are larger: of values that are all 1, the mean says it."""
         B, N, T, S, D, V = self.sizes
-        many = arrays((B, N, MANY if T == S else T, MANY, D, V))
+        many = arrays((B, N, MANY if T == S or form.how["always"] else T, MANY, D, V))  # the first see few keys
         modes = {k: x for k, x in MODES.items() if k in self.fn.names}
         keys = {forms.GIVEN + k: Option(k, "") for k in options.RANDOM if k in self.fn.names}
         asked = dataclasses.replace(form, options=keys, given={**form.given, **modes, name: RATE})
@@ -387,6 +399,9 @@ class Describing:
         """The form in which a keyword is one of the options that are known, or is ignored as such."""
         row = OPTIONS[ours]
         hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
+        if ours == "window":  # of two readings of a side that is off by one, the more usual comes first
+            rare = "on both sides", "w keys, its own among them"
+            hows.sort(key=lambda x: "to the" in x["window"] and (x["side"], x["reach"]) == rare)
         hows = [{AXIS[ours]: IGNORED}] * (IGNORED in TABLE[AXIS[ours]]) if ignored else hows
         if ignored and ours == "key_lengths" and self._partner(name):
             return None

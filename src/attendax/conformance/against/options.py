@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..adapters.implementation import PACKED
-from ..conventions.table import IGNORED, NEARER, OF_VALID, TABLE
+from ..conventions.table import IGNORED, TABLE
 
 VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one more sequence, of one token
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
@@ -118,7 +118,7 @@ class Row(NamedTuple):
 OF_PADDING = "key_padding_mask", "padding_mask", "key_mask"  # masks that may be of lengths of keys
 OPTIONS = {
     "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
-        {"causal": _of("causal", OF_VALID, NEARER), "empty": _of("empty")}, (True,),
+        {"causal": _of("causal"), "empty": _of("empty")}, (True,),
         {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
@@ -167,7 +167,7 @@ OPTIONS = {
     ),
     "segments": Row(  # two keywords: the kind is the name of the second
         ("query_segment_ids", "q_segment_ids", "segment_ids_q", "segment_ids", "decoder_segment_ids", "doc_ids"),
-        {"segments": _of("segments")}, (_of_segments,),
+        {"segments": _of("segments", "0 alone")}, (_of_segments,),
         dict.fromkeys(("", "key_segment_ids", "kv_segment_ids", "k_segment_ids", "segment_ids_k"), ("{x}", "{x}")),
     ),
     "offset": Row(  # the last: positions show in rules alone
@@ -344,6 +344,8 @@ class Completed(NamedTuple):
 def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any]) -> Completed:
     """Sort required parameters into arrays and others, by their names."""
     meant = {name: MEANT[name] for name in required if name in MEANT} | {x: "G" for x in names if x in KEY_HEADS}
+    if required[:1] == ["self"] and [x[0] for x in required[1:3]] == ["k", "v"]:
+        del meant["self"]  # which is the query, as of a method of arrays
     left = [name for name in required if name not in meant]
     if len(left) == 2 and len(names) > 2 and names[2] in THIRD and defaults.get(names[2], ...) is None:
         left = list(names[:3])

@@ -130,14 +130,18 @@ class Adapter(Keywords):
         arrays = [name + into.format(x=f"{x}[{index}]") for name, x in each_of]
         each = f"**{{k: {at}x for k, x in options.items()}}"
         call = f"fn({', '.join([*arrays, *words, *[each] * self.maybe])})"
+        axis, shape = (1 if index == ":, n" else 0), "B, N, T" * (len(self.loops) == 2)
+        turned = ".swapaxes(1, 2)" * (b.layout == "TND")
+        if self.lse:
+            whole = f".reshape({shape}, *x[0].shape[1:])" * bool(shape)
+            lines = [f"rows = [{self._parts(call)} {loop}]"]
+            lines += [f"found = [xp.stack(x, {axis}){whole} for x in zip(*rows)]"]
+            return [*lines, f"out = found[0]{turned}"]
         lines = [f"rows = [{call} {loop}]"]
         if b.container:
             lines[0] = f"rows = [{self._parts(call)} {loop}]"
             lines += ["rows = [x[0] if isinstance(x, (tuple, list)) else x for x in rows]"]
-        lines += ["rows = [x.swapaxes(0, 1) for x in rows]"] if b.layout == "TND" else []
-        whole = ".reshape(B, N, T, -1)" if len(self.loops) == 2 else ""
-        self.lse = None
-        return [*lines, f"out = xp.stack(rows, {1 if index == ':, n' else 0}){whole}"]
+        return [*lines, f"out = xp.stack(rows, {axis}){turned}" + f".reshape({shape}, -1)" * bool(shape)]
 
     def _answer(self) -> list[str]:
         lines, out = [], "out"

@@ -10,7 +10,7 @@ from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN,
 from ..against.forms import LAW, Form, Option, order_of
 from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE, axes_of
 from ..conventions.form import Form as Conventions
-from ..conventions.table import CONVENTION, DEFECT, TABLE, UNUSUAL
+from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
 from . import fitting
 
 AS_THE_LAWS = "It follows the laws."
@@ -239,6 +239,7 @@ ALWAYS = {  # values of the axis of pairs
     "aligned to the start": "causal", "aligned to the end": "causal to the end",
     "without its own key": "causal except for its own key",
     "aligned to the end, without its own key": "causal to the end except for its own key",
+    DECLARED["decode"]: "causal except for a single query",
 }  # fmt: skip
 TITLES = {
     "Conventions that differ from the laws": ("convention", ""),
@@ -266,7 +267,8 @@ def arrays_of(form: Form) -> str:
 def _gives(form: Form) -> str:
     first = ", the first of several results; the others are not judged" * form.first
     lse = form.options.get("return_lse")
-    always = f", and always the log-sum-exp as {axes_of(lse.form)}" if lse and not lse.name else ""
+    own = axes_of("".join(x for x in lse.form if x in f"(){form.layout}")) if lse else ""  # of the axes that it has
+    always = f", and always the log-sum-exp as {own}" if lse and not lse.name else ""
     return f"{axes_of(form.outcome)}{first}{always}"
 
 

@@ -18,7 +18,7 @@ from ..against.describing import FILL, NOT_TAKEN, SECOND, SEVERAL, Describing
 from ..against.forms import LAW, Form, Option
 from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
 from ..against.remote import Function
-from ..conventions.table import IGNORED, TABLE
+from ..conventions.table import IGNORED, TABLE, UNSEARCHED
 from ..worker.errors import Died, Failed
 from . import asides, fitting
 from .contract import Contract, arrays_of
@@ -314,11 +314,14 @@ class Describer(Describing):
             return found
         for ours in kinds:
             axes, known = {"mask": ("mask", "fill")}.get(ours, (AXIS[ours],)), OPTIONS[ours].axes
-            ways = [{x: y} for x in axes for y in TABLE.get(x, ()) if y not in (*known.get(x, ()), IGNORED)]
+            every = {x: (*TABLE.get(x, ()), *UNSEARCHED.get(x, ())) for x in axes}
+            ways = [{x: y} for x in axes for y in every[x] if y not in (*known.get(x, ()), IGNORED)]
+            if ours in options.MASKED - {"mask"} and not options.MASKED & form.options.keys():
+                ways += [{"masking": x} for x in OPTIONS["mask"].axes["masking"][1:]]
             if ours == "window":  # which may leave queries without any key
-                values = itertools.product(options.WINDOWS, options.REACH, options.SIDES)
+                values = itertools.product((*options.WINDOWS, *UNSEARCHED[ours]), options.REACH, options.SIDES)
                 ways = [dict(zip(("window", "reach", "side"), x, strict=True)) for x in values]
-            for some, probes in self._asked_alike(form, ours):
+            for some, probes in self._asked_alike(form, ours, name):
                 if found := self._alike(form, ours, name, some, probes):
                     return found
                 offered = [form.offering(ours, Option(name, kind)) for kind in some]
@@ -343,8 +346,11 @@ class Describer(Describing):
     def _alike(self, form: Form, ours: str, name: str, kinds: Iterable[str], probes: list[Probe]) -> Form | None:
         """The form with an option that it takes beside as many queries as keys, and raises with otherwise."""
         offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
-        if ours not in ("mask", "bias") or self.sizes[2] == self.sizes[3]:
+        if ours not in ("mask", "bias", "is_causal") or self.sizes[2] == self.sizes[3]:
             return None
+        if ours == "is_causal":
+            B, N, _, S, D, V = self.sizes
+            probes = [Probe(arrays((B, N, S, S, D, V)), {ours: True})]
         found = self._by_law(ours, offered, probes) or self._ignoring(ours, offered, probes)
         if not found or self.answer(
             found, self._probe({ours: options.drawn(ours, found.options[ours].form, self.sizes)})
@@ -375,10 +381,10 @@ class Describer(Describing):
         share = float(np.mean(found[0])) if found else 0.0
         return -math.log(share * (S - 1) / (1 - share)) if 0 < share < 0.9 / S else 0.0
 
-    def _asked_alike(self, form: Form, ours: str) -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
+    def _asked_alike(self, form: Form, ours: str, name: str) -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
         """Questions about an option; a mask has as many queries as keys, so that it may be turned."""
         B, N, _, S, D, V = self.sizes
-        for kinds, probes in self._asked(form, ours):
+        for kinds, probes in self._asked(form, ours, name):
             masks = [_full(kinds[0], (B, N, S, S), seed) for seed in (0, 1)] if ours == "mask" else []
             masks += [options.drawn(ours, kinds[0], (B, N, S, S))] if ours == "bias" else []
             yield kinds, [Probe(arrays((B, N, S, S, D, V)), {ours: x}) for x in masks] or probes

@@ -79,7 +79,7 @@ def _is_asked(ours: str, option: Option, form: Form, loops: Collection[str]) -> 
     """Tell whether a function of a form can be given an option by itself."""
     return {
         "is_causal": option.form != WORD,
-        "return_lse": not loops and form.how["lse"] in ("base e", "base 2"),
+        "return_lse": form.how["lse"] in ("base e", "base 2"),
         "key_lengths": "B" not in loops,
         "segments": "B" not in loops,
         "offset": option.form == WIDE["offset"] or form.arrays != "jax",
@@ -114,7 +114,7 @@ def _limits(form: Form, *, short: bool, alike: Collection[str]) -> list[str]:
         lines += _rule_out(f"{causal}T > S", f"it takes as many queries as keys at most{why}")
     for x in alike:
         why = f"with {form.options[x].name} it takes as many queries as keys alone"
-        lines += _rule_out(f"{x} is not None and T != S", why)
+        lines += _rule_out(f"{x}{' is not None' * (x not in FLAGS)} and T != S", why)
     return lines
 
 

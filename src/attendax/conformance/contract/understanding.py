@@ -13,13 +13,14 @@ from ..against.describing import SECOND
 from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
+from ..cases.kinds import RESULTS, directed
 from ..conventions.form import Form as Conventions
 from ..conventions.table import ASKS, DECLARED, DEFECT, OF_GROUPS, OVERFLOWS, TABLE, UNUSUAL
 from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign
 from ..worker.calling import Subject, Worker
-from ..worker.errors import Died, Failed
+from ..worker.errors import Failed
 from . import fitting, pinning
 from .contract import AS_THE_LAWS, Contract, Meaning
 from .describing import Describer
@@ -121,6 +122,7 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
     A key mask is also called with key lengths. Faults of the lengths count as faults of the mask.
     """
     cases, by_mask = {outcome.case.name: outcome.case for outcome in report.cases}, False
+    always = defect.axis in TABLE and not ASKS.get(defect.axis)  # then no derivative can be right
     if defect.axis == "mask":
         by_mask = "key_lengths" not in contract.form.options
 
@@ -130,6 +132,8 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
         asks = [_asks(case, defect) for case in some]
         if defect.axis == "large":
             return "NaN" in cause.name or cause.name == OVERFLOWS
+        if always and all(directed(case) != RESULTS for case in some):
+            return True
         return defect.words in cause.name or all(of_lengths) or (mine and all(map(operator.or_, asks, of_lengths)))
 
     mine = [cause for cause in report.causes if is_of_it(cause)]
@@ -229,7 +233,7 @@ def understood(fn: Any, settled: Settled, *, in_process: bool = False) -> Unders
             return Understood(function.subject, contract, tuple(function.names))
         of_protocol = len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant
         cause = refusal.__cause__  # of sizes that it does not take, perhaps
-        answers = isinstance(cause, Failed) and not isinstance(cause, Died) and not cause.said.startswith("it gives")
+        answers = isinstance(cause, Failed) and not cause.said.startswith("it gives")
         if of_protocol and (answers or getattr(refusal, "layout", "") == "BNTD"):
             return Understood(function.subject, None, tuple(function.names))
         function.subject.close()

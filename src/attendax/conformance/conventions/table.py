@@ -97,11 +97,6 @@ TABLE: dict[str, Axis] = {
         "aligned to the start": Line("j <= i", "causal is aligned to the start of the keys", EXPECT),
         "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", EXPECT,
             CONVENTION, "FlashAttention 2.1"),
-        OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,
-            CONVENTION, "flash_attn_with_kvcache of FlashAttention 2.2"),
-        NEARER: Line("j <= i + max(S - T, 0)",
-            "causal is aligned to the end of the keys, or to the start if there are more queries", EXPECT,
-            CONVENTION, "FlashAttention 2.1, where T <= S"),
         "aligned to the start, and a single query sees all": Line("(j <= i) | (T == 1)",
             f"{ONE_QUERY}: causal is left out there", EXPECT, CONVENTION,
             "transformers, integrations/sdpa_attention.py"),
@@ -136,10 +131,6 @@ TABLE: dict[str, Axis] = {
         "sides exchanged": Line("(j >= i - right) & (j <= i + left)", "a window exchanges its sides, left and right"),
         "end": Line("(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys",
             kind=CONVENTION, source="FlashAttention 2.3"),
-        "end, the start where T > S": Line(
-            "(j >= i + max(S - T, 0) - left) & (j <= i + max(S - T, 0) + right)",
-            "a window is aligned to the end of the keys, or to the start if there are more queries",
-            kind=CONVENTION, source="FlashAttention 2.3, where T <= S"),
         **_sides("end, ", "a window is aligned to the end of the keys, and counts one key {}", " + S - T"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
         "turned": Line("(j < i - left) | (j > i + right)", "a window hides the keys that it should show"),
@@ -167,6 +158,8 @@ TABLE: dict[str, Axis] = {
             "a query sees the keys of earlier segments as well"),
         "first batch": Line("of_queries[:1, ..., :, None] == of_keys[:1, ..., None, :]",
             "every batch gets the segment ids of the first"),
+        "0 alone": Line("(of_queries[..., :, None] != 0) & (of_keys[..., None, :] != 0)",
+            "segment ids hide padding, 0, and no other segments"),
         IGNORED: Line("j >= 0", "key_segment_ids is ignored"),
     },
     "mask": {
@@ -206,6 +199,8 @@ TABLE: dict[str, Axis] = {
             "it is causal without is_causal, and leaves out a query's own key"),
         "causal to the end except for its own key": Line("seen & ((j < i + S - T) | is_causal)",
             "it is causal without is_causal, aligned to the end of the keys, and leaves out a query's own key"),
+        "causal except for a single query": Line("seen & ((j <= i) | (T == 1) | is_causal)",
+            "it is causal without is_causal, and a single query (T = 1) sees all keys"),
         **_of("whole blocks of {b}", "seen & (j < S // {b} * {b})", LEFT_OUT),
         **_of("one whole block of {b}", "seen & (j < (S // {b} * {b} or S))", LEFT_OUT),
         **_of("last block of {b}", "seen & (j >= (S - 1) // {b} * {b})", "only the last block of keys counts"),
@@ -260,6 +255,8 @@ TABLE: dict[str, Axis] = {
             "heads of the result are joined by a reshape without a transpose: tokens are mixed"),
         "not swapped": Line("mixed(out)",
             "heads of the result are reshaped to (.., N, T, V) instead of swapping axes"),
+        "tokens first": Line("out.reshape(T, len(out), n.size, V).transpose(1, 2, 0, 3)",
+            "the result is reshaped to (T, B, N·V) without a transpose: tokens, batches and heads are mixed"),
         OF_GROUPS: Line("out[:, n % G * (N // G) + n // G]",
             "with grouped heads, the heads of the result are ordered by the place in a group, not by the group"),
     },
@@ -367,6 +364,7 @@ TABLE: dict[str, Axis] = {
     "of_scores": {
         "P · (dP - delta)": Line("p * (dp - delta)"),
         "dP - delta": Line("dp - delta", "dS = dP - delta: it is not multiplied by the weights"),
+        "P · dP - delta": Line("p * dp - delta", "dS = P · dP - delta: delta is not multiplied by the weights"),
         "P · (1 - P) · dP": Line("p * (1 - p) * dp",
             "dS = P · (1 - P) · dP: the derivative of each weight by its own score alone"),
     },
@@ -401,6 +399,19 @@ TABLE: dict[str, Axis] = {
     },
 }  # fmt: skip
 UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from others
+    "causal": {
+        OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,
+            CONVENTION, "flash_attn_with_kvcache of FlashAttention 2.2"),
+        NEARER: Line("j <= i + max(S - T, 0)",
+            "causal is aligned to the end of the keys, or to the start if there are more queries", EXPECT,
+            CONVENTION, "FlashAttention 2.1, where T <= S"),
+    },
+    "window": {
+        "end, the start where T > S": Line(
+            "(j >= i + max(S - T, 0) - left) & (j <= i + max(S - T, 0) + right)",
+            "a window is aligned to the end of the keys, or to the start if there are more queries",
+            kind=CONVENTION, source="FlashAttention 2.3, where T <= S"),
+    },
     "empty": {
         SEES_LATER: Line("softmax(np.where(by_mask, 0, -np.inf)) @ v / by_mask.any(-1, keepdims=True)",
             "a query whose own keys are all masked gets the mean of later keys", "", CONVENTION,

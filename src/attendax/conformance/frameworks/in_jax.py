@@ -166,7 +166,7 @@ second = partial(driven, curve, "second ")
 
 
 def shapes(function, attend, arrays, options, **cotangents):
-    """Tell whether a call can be made: it is traced, and not compiled."""
+    """Trace a call, and compile nothing: it raises if it cannot be made."""
     fixed, traced = split(options)
     jax.eval_shape(partial(function, attend, fixed, None), asarrays(arrays), traced, *cotangents.values())
     return {}

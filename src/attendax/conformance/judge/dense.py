@@ -22,6 +22,7 @@ class Style(NamedTuple):
     precision: str = ""  # of MANTISSA; "": that of float32
     steps: str = "float32"  # scores, softmax and sums; the inputs' own where that is wider, or narrower and asked for
     in_turn: str = ""  # SUMS or ALL: what adds one term after the other, as ``np.einsum`` does
+    by_lse: bool = False  # whether a weight is exp(score - lse), as in backwards that have kept the lse
 
 
 STEP = 2.0**-60  # of a complex step: its square is nothing beside 1
@@ -129,12 +130,15 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style, tangents: Leaves 
     largest = rounding.constant(xp.maximum(largest, sinks.real))
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
     total = step(rounding.total(powers) + of_sink)
-    weights = step(powers / xp.where(total == 0, 1, total))
+    some = xp.where(total == 0, 1, total)
+    weights = step(powers / some)
+    if style.by_lse:  # that of scores which are rounded otherwise
+        weights = step(xp.exp(step(scores - xp.nextafter(step(largest + xp.log(some)), compute_dtype(np.inf)))))
     out = rounding.rounded(by_head(rounding.rounded(weights * kept), v))
     lse = step(largest + xp.log(total))[..., 0]
     return dict(
         q=q, k=k, v=v, scale=scale, slope=slope, weights=weights, out=out, lse=lse, rounding=rounding,
-        share=step(of_sink / xp.where(total == 0, 1, total)),
+        share=step(of_sink / some),
     )  # fmt: skip
 
 

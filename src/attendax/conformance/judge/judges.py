@@ -20,7 +20,7 @@ from .trial import Trial
 from .verdicts import AGAIN, CHANGES, WROTE, Finding, Verdict
 
 HOPELESS = {"float16": 0.1, "bfloat16": 0.3}  # no rounding error is larger, unless nearly as much is allowed
-HOPELESS_IN_WIDE = 1e-4
+HOPELESS_IN_WIDE = 1e-3
 FAR, MANY_PAIRS = 0.5, 2**17  # of a result with so many pairs: the formula is not asked whether it is off by as much
 RIGHT_TO_ROUNDING = "right to rounding"
 SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +25,9 @@ EASY = 4.0  # where only numbers are asked: times the error of the dense formula
 EXP = 20  # roundings that the exp of a float32 kernel may be off by there: torch's is, in the forward and once more
 MOST = 2  # effort
 OF_NUMBERS = FORWARD, HELD, GRADIENT, GRADIENT_HELD
-TURNS = dense.SUMS, dense.ALL
+OTHERWISE: tuple[dict[str, Any], ...] = (  # styles that people write as well
+    {"in_turn": dense.SUMS}, {"in_turn": dense.ALL}, {"by_lse": True},
+)  # fmt: skip
 
 
 def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: int = MOST) -> dict[str, Tolerance]:
@@ -48,11 +51,11 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
         for compiled in (False, True) if in_jax else (False,):
             more = dense_errors(case, how.seed, dtype, draws=MANY_DRAWS, in_jax=compiled, style=style)
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
-        for in_turn in TURNS if not how.strict and case.direction in OF_NUMBERS and dtype == "float32" else ():
-            more = dense_errors(case, how.seed, dtype, draws=1, style=style._replace(in_turn=in_turn))
+        for way in OTHERWISE if not how.strict and case.direction in OF_NUMBERS and dtype == "float32" else ():
+            more = dense_errors(case, how.seed, dtype, draws=1, style=style._replace(**way))
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
     found = {leaf: _tolerance(case, how, dtype, leaf, errors.get(leaf)) for leaf in wanted}
-    if effort > 0 and not fine and case.direction in (GRADIENT, GRADIENT_HELD):
+    if effort >= 0 and not fine and case.direction in (GRADIENT, GRADIENT_HELD):
         size = right.around(case.inputs(how.seed, dtype), in_parts(dense.of_delta))
         tree = max(map(largest, wanted.values()), default=0.0)
         for leaf in found.keys() & size.keys():

@@ -14,6 +14,9 @@ from ..worker.errors import NoNumbers
 from .comparing import Tolerance
 from .tolerances import MOST, all_of, tolerances
 
+ALWAYS = {  # of a function that is causal whatever it is asked
+    "causal": "is_causal=True", "causal to the end": "is_causal=True, offset=np.full(B, S - T)",
+}  # fmt: skip
 SEEING = ("causal", "window", "key_lengths")  # axes that say which keys a query sees, beside that of pairs
 
 
@@ -136,7 +139,11 @@ class Trial:
         in_jax, case = self.implementation.arrays == "jax", self.case
         if "scale" in dict(self.expressed(self.inputs).off):  # larger scores are rounded more coarsely
             scale = f"scale={self.declared.line('scale').text}"
-            case = case._replace(call=f"{case.call}, {scale}" if case.call else scale)
+            case = case._replace(call=", ".join(filter(None, (case.call, scale))))
+        if (always := ALWAYS.get(self.declared.value("pairs"))) and not {"is_causal", "offset"} & {
+            *self.inputs.options
+        }:
+            case = case._replace(call=", ".join(filter(None, (case.call, always))))  # few keys are rounded otherwise
         return tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
 
 

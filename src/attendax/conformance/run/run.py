@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from ..adapters.implementation import Implementation
+from ..adapters.implementation import OPTIONS, Implementation
 from ..cases import Case
 from ..cases.how import How, Left, by_finds
 from ..cases.pool import EXAMPLES
@@ -170,6 +170,8 @@ class Run:
         return outcome
 
     def _not_judged(self, case: Case, seconds: float = 0.0) -> Outcome:
+        if seconds == 0 and (lack := self.implementation.lack([x for x in OPTIONS if f"{x}=" in case.call])):
+            return Outcome(case, Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), 0.0, "")
         why = LEFT_OUT if self.budget.limited and time.monotonic() < self.budget.total else NO_TIME
         return Outcome(case, Finding(Verdict.NOT_JUDGED, why), seconds, "")
 
