@@ -205,16 +205,20 @@ def of_one(q, k, v, is_causal, off):
         return np.einsum("nts,snd->tnd", e / np.maximum(total, 1e-30), v), (np.log(total) + top)[..., 0]
 
 
-def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False, return_lse=False, off=0):
-    """As FlashAttention has it: the tokens of all sequences on one axis, and the log-sum-exp as (N, tokens)."""
+def of_all(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, return_lse=False, off=0):
     at = zip(cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:], strict=True)
     found = [of_one(q[a:b], k[c:d], v[c:d], causal, off) for a, b, c, d in at]
     outs, logs = zip(*found, strict=True)
     return (np.concatenate(outs), np.concatenate(logs, -1)) if return_lse else np.concatenate(outs)
 
 
+def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False, return_lse=False):
+    """As FlashAttention has it: the tokens of all sequences on one axis, and the log-sum-exp as (N, tokens)."""
+    return of_all(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, return_lse)
+
+
 def ahead(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False):
-    return varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, off=1)
+    return of_all(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, off=1)
 
 
 def of_one_list(q, k, v, cu_seqlens, max_seqlen, causal=False):

@@ -243,3 +243,18 @@ def of_self(self, key, value, is_causal=False):
     """A method of arrays, as of tinygrad; causal takes as many queries as keys."""
     s = self @ key.swapaxes(-1, -2) / np.sqrt(self.shape[-1], dtype=self.dtype)
     return softmax(s + np.where(np.tri(len(self[0, 0]), dtype=bool), 0, -np.inf) if is_causal else s) @ value
+
+
+def window_in_causal(q, k, v, sliding_window=None, causal=True):
+    """Mistral, whose window counts if it is causal."""
+    s, ones = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), np.ones((q.shape[-2], k.shape[-2]), bool)
+    ones = np.tril(ones) if causal else ones
+    ones = np.triu(ones, 1 - sliding_window) if causal and sliding_window is not None else ones
+    return softmax(np.where(ones, s, np.finfo(np.float32).min)) @ v
+
+
+def huge_drops(query, key, value, atten_mask, relative_bias=None):
+    """Praxis: a required mask of which numbers below half of the least drop, and others mean nothing."""
+    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    s = s if relative_bias is None else s + relative_bias
+    return softmax(np.where(atten_mask >= np.finfo(np.float32).min / 2, s, -1e38)) @ value

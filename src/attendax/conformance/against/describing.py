@@ -31,6 +31,7 @@ from .options import (
     HEADS,
     KEY_HEADS,
     NO_LIMIT,
+    NUMBER,
     NUMBERED,
     OF_BATCH,
     OF_KEYS,
@@ -42,6 +43,7 @@ from .options import (
     UNREAD,
     WIDE,
     WINDOWS,
+    WITH_CAUSAL,
     WORD,
     ZERO_BIASES,
 )  # fmt: skip
@@ -79,6 +81,11 @@ def _stem(name: str) -> str:
     return re.sub(r"^(query|key|q|kv?)_|_(q|kv?)$", "", name)
 
 
+def _place(name: str) -> int:
+    """The place of a keyword among those that are read: a window counts beside causal, and an offset beside both."""
+    return next((k for k, ours in enumerate(("window", "offset"), start=1) if ours in options.named(name)), 0)
+
+
 class Describing:
     """One function, as far as it is known: every convention is tried."""
 
@@ -109,7 +116,7 @@ class Describing:
         self.form = form = dataclasses.replace(form, arrays=self.fn.kind(), container=self.fn.container())
         self.form = form = self._grouped(self._second(form) if self.several else form)
         free, left = self._free(), []
-        for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
+        for name in sorted(free, key=_place):
             offered = self._offered(form, name)
             self.form = form = offered or form
             left += [] if offered else [name]
@@ -127,6 +134,7 @@ class Describing:
     def _free(self) -> list[str]:
         """Its keywords that may be options."""
         known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
+        known |= self.fn.meant.keys() - options.MEANT.keys()  # by a part of its name
         unread = {*self.fn.required, *HEADS, *KEY_HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
         return [x for x in self.fn.names if x not in unread or x in self.fn.stated]
 
@@ -179,6 +187,7 @@ class Describing:
             **dict.fromkeys(OPTIONS["mask"].names, OPEN_MASKS),
             **dict.fromkeys(OPTIONS["window"].names, OPEN_WINDOWS),
         }
+        every |= {name: OPEN_MASKS for name in self.fn.meant if name not in every and "mask" in options.named(name)}
         none, names = self.fn.meant, [name for name in self.fn.meant if name in every]
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
         orders = [True, False]
@@ -410,6 +419,9 @@ class Describing:
             settled = self._settled((x.but(**how) for how in hows for x in offered), probes)
             if settled and not ignored and ours in OF_ARRAYS and not self._changes(settled, probes):
                 continue
+            if settled and ignored and ours == "mask":  # of whatever meaning
+                taken = [x.but(**hows[0]) for x in offered if self.answer(x, probes[0])]
+                settled = settled if all(self._settled([x], probes) for x in taken) else None
             if found := settled if ignored or not settled else self._refined(settled, ours):
                 return found
             if ours == "bias" and not ignored and (factor := self._factor(offered[0])):
@@ -447,7 +459,12 @@ class Describing:
         if ours in ("key_lengths", "segments"):
             values = tuple(options.drawn(ours, "".join(kinds[:1]), (B, N, *at[0]), seed) for seed in (0, 1))
         probes = [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in itertools.product(at, values)]
-        yield from (((kind,), probes) for kind in kinds[::-1]) if ours == "window" else ((kinds, probes),)
+        if ours != "window":
+            yield kinds, probes
+            return
+        yield from (((kind,), probes) for kind in (WIDE["window"], NUMBER))
+        if "is_causal" in form.options and not form.how["always"]:
+            yield (WITH_CAUSAL,), [x._replace(options={**x.options, "is_causal": True}) for x in probes]
 
     def _refined(self, form: Form, ours: str) -> Form | None:
         """Options told apart by values that are given as they are: of each head, of each batch, of two sides."""
@@ -458,6 +475,8 @@ class Describing:
             values = options.own_values(ours, option, form.how, self.sizes[0])
             probes = [self._probe({ours: x} | more) for x in values]
             return self._settled([form.but(**{ours: x}) for x in (form.how[ours], *OF_BATCH)], probes)
+        if option.form == WITH_CAUSAL and not self._settled([form.but(window=IGNORED)], [self._probe({ours: 1})]):
+            return None
         if ours == "scale":
             return self._settled([form, form.but(given_scale=NOT_GIVEN)], [self._probe({ours: 0.0})]) or form
         if ours in ("mask", "bias") and option.form.startswith("BNTS") and not self._has_each_axis(form, ours):

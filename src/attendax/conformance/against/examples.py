@@ -11,7 +11,7 @@ from ..worker.errors import Failed
 from . import extremes, forms
 from .asking import NARROW, TOLERANCE, Answer, Equality, Probe, Subject, arrays, distance, narrowed
 from .forms import Form, Option
-from .options import AXIS, OF_KEYS, OPTIONS, RULES, beside, drawn, first_kind, is_one_for_both, own_values
+from .options import AXIS, OF_KEYS, OPTIONS, RULES, WITH_CAUSAL, beside, drawn, first_kind, is_one_for_both, own_values
 from .options import given as given_as
 
 SMALL = (  # T, S, D
@@ -143,8 +143,11 @@ def cases(form: Form, sizes: tuple[int, ...], *, alone: bool = False) -> Iterato
     ``alone``, those for one function: each option alone, and one that it ignores with another.
     """
     one = is_one_for_both("segments", form.options.get("segments", Option("")).form)
+    with_causal = form.options.get("window", Option("")).form == WITH_CAUSAL
 
     def is_asked(probe: Probe) -> bool:
+        if with_causal and "window" in probe.options and not probe.options.get("is_causal"):
+            return False
         return not (one and "segments" in probe.options and not np.array_equal(*probe.options["segments"]))
 
     return filter(is_asked, _cases(form, sizes, alone=alone))

@@ -60,6 +60,7 @@ LOWERED = {f"{rank}/{LOWERS}": (f"xp.where({RANKS[rank][0]}, 0.0, -1.0)", "") fo
 OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
 OVER = "(1 / {x} if {x} else float('inf'))"
 NUMBER = "a number"
+WITH_CAUSAL = "a number, with causal alone"  # a window that counts if it is causal
 WORD = "the word 'causal'"  # in the place of a mask
 WIDEST = 100  # keys, above which a window has a quarter of them
 WIDE = {"window": "both sides", "offset": "(B,)"}  # the kinds of which one number is the plainest value
@@ -147,7 +148,7 @@ OPTIONS = {
         ("window", "window_size", "sliding_window", "local_window_size", "sliding_window_size", "window_left",
          "attention_window"),
         {"window": WINDOWS, "reach": tuple(REACH), "side": tuple(SIDES)}, (1, 0, 2, 5),
-        {NUMBER: ("{x}", "{x}"), WIDE["window"]: ("({x}, {x})", "{x}[0]")},
+        {NUMBER: AS_IT_IS, WIDE["window"]: ("({x}, {x})", "{x}[0]"), WITH_CAUSAL: AS_IT_IS},
     ),
     "return_lse": Row(
         ("return_lse", "return_residual", "return_logsumexp", "return_softmax_lse", "with_lse", "save_lse"),
@@ -344,6 +345,9 @@ class Completed(NamedTuple):
 def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any]) -> Completed:
     """Sort required parameters into arrays and others, by their names."""
     meant = {name: MEANT[name] for name in required if name in MEANT} | {x: "G" for x in names if x in KEY_HEADS}
+    for name in required[3:]:  # by a part of its name
+        for ours in named(name)[:1]:
+            meant.setdefault(name, MEANT[ours])
     if required[:1] == ["self"] and [x[0] for x in required[1:3]] == ["k", "v"]:
         del meant["self"]  # which is the query, as of a method of arrays
     left = [name for name in required if name not in meant]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHERWISE, UNSCALED
 from ..against.forms import LAW, Form, Option, order_of
-from ..against.options import BEGINS, LONGEST, MASKED, MASKING, NUMBER, WHOLE, axes_of
+from ..against.options import BEGINS, LONGEST, MASKED, MASKING, WHOLE, WIDE, axes_of
 from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
 from . import fitting
@@ -155,7 +155,7 @@ class Contract:
         own_lines = [f"{k} = {x}; its own default is {form.defaults.get(k)}" for k, x in own.items()]
         yield from _rows("set", own_lines)
         limit = {"window": f", {self.no_limit} is no limit" * bool(self.no_limit)}
-        of_number = (window := form.options.get("window")) and window.form == NUMBER
+        of_number = (window := form.options.get("window")) and window.form != WIDE["window"]
         if of_number and self.conventions.kind("window") != DEFECT:
             limit = {"window": f": {form.how['reach']}, {form.how['side']}"}
         keywords = [_option(ours, x, form.layout) + limit.get(ours, "") for ours, x in form.options.items() if x.name]
@@ -201,7 +201,7 @@ class Contract:
         keywords: dict[str, object] = {name: ours + f": {kind}" * bool(kind) for ours, name, kind in _keywords(form)}
         means: dict[str, object] = {x.axis: x.value for x in self.meanings()}
         means |= {"mask_word": form.word} if form.word else {}
-        if "window" in form.options and form.options["window"].form == NUMBER:
+        if "window" in form.options and form.options["window"].form != WIDE["window"]:
             means |= {axis: form.how[axis] for axis in ("reach", "side")}
         found: dict[str, dict[str, object]] = {
             "called": called, "keywords": keywords, "required": dict(form.meant), "means": means,

@@ -104,7 +104,7 @@ class Describer(Describing):
         square = self.sizes == SQUARE and not form.pack.startswith("qkv")
         known, no_need = {name for row in OPTIONS.values() for name in (*row.names, *row.kinds)}, {SEVERAL: ""}
         known |= asides.ASIDES.keys()
-        unread = {k: WHY[k in known] if x == NOT_TAKEN else x for k, x in unread.items()}
+        unread = {k: WHY[k in known or bool(options.named(k))] if x == NOT_TAKEN else x for k, x in unread.items()}
         unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT and no_need.get(x, x)}
         short = not square and self._is_short(form)
         dropout = tuple(x for x in self.fn.names if x in DROPOUT)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from ..against.forms import GIVEN, UNKNOWN, Form, Option, text_of
 from ..against.keywords import OF_ONE
-from ..against.options import BEGINS, MEANINGS, NUMBER, OR_ADDED, VARLEN, WIDE, WORD, first_kind
+from ..against.options import BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
 from ..against.writing import Adapter
 
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
@@ -157,10 +157,11 @@ def _numbers(asked: Mapping[str, Option], form: Form, no_limit: str) -> list[str
     """Lines by which a window and an offset are of the kinds that the function takes."""
     lines = list[str]()
     if window := asked.get("window"):
-        if window.form == NUMBER:
+        if window.form != WIDE["window"]:
             ruled_out, why = SIDES[form.how["side"]]
             ruled_out += " and not is_causal" * (ruled_out == "right != 0" and "is_causal" in asked)
-            own = ["left, right = window", *_rule_out(f"left is None or {ruled_out}", why), "window = left"]
+            own = _rule_out("not is_causal", "its window counts if it is causal") * (window.form == WITH_CAUSAL)
+            own += ["left, right = window", *_rule_out(f"left is None or {ruled_out}", why), "window = left"]
         elif no_limit == "-1":
             own = ["window = tuple(-1 if x is None else x for x in window)"]
         else:
