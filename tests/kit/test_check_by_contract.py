@@ -333,7 +333,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "tokens_hidden": "mask is ignored", "groups_moved": "by the place in a group",
     "columns_behind": "all behind the queries seen", "tokens_first": "tokens, batches and heads are mixed",
     "tril_weights": "applied after the softmax", "right_side_short": "one key less to the right",
-    "padding_alone": "hide padding",
+    "padding_alone": "hide padding", "keys_reshaped": "instead of transposed",
     "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention

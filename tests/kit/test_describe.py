@@ -188,7 +188,7 @@ def test_one_clear_message():
 
 
 def test_the_nearest_form_is_told():
-    said = refused(sloped, seconds=1.0)
+    said = refused(sloped, seconds=3.0)
     assert "no formula that is known gives its plain call" in said
     assert "nearest: query, key, value as (B, T, N, D) with scale 1" in said
 

@@ -211,20 +211,23 @@ def test_a_scale_of_one_gradient_is_not_that_of_both(which, power, words, only):
     assert [(cause.name, cause.harm) for cause in report.causes] == [(words, Harm.GRADIENTS)]
 
 
-OF_THE_SOFTMAX = {  # in place of the gradient of the scores, and what is said of it
-    "weights * dweights": "dS = P · dP: the row sum of P · dP is not subtracted",
-    "weights * (dweights - (dweights * weights).sum(axis=-2, keepdims=True))": "delta is summed over the queries, not",
-    "dweights - delta": "dS = dP - delta: it is not multiplied by the weights",
-    "weights * (1 - weights) * dweights": "dS = P · (1 - P) · dP: the derivative of each weight by its own score alone",
-}
+WEIGHTED = "weights * (dweights - delta)"  # the gradient of the scores
+OF_BACKWARDS = [  # what is written in place of what, and what is said of it
+    (WEIGHTED, "weights * dweights", "dS = P · dP: the row sum of P · dP is not subtracted"),
+    (WEIGHTED, "weights * (dweights - (dweights * weights).sum(axis=-2, keepdims=True))", "delta is summed over the q"),
+    (WEIGHTED, "dweights - delta", "dS = dP - delta: it is not multiplied by the weights"),
+    (WEIGHTED, "weights * dweights - delta", "dS = P · dP - delta: delta is not multiplied by the weights"),
+    (WEIGHTED, "weights * (1 - weights) * dweights", "dS = P · (1 - P) · dP: the derivative of each weight by its own"),
+    ("S, width).sum(axis=-3)", "S, width).mean(axis=-3)", "gradients of keys and values are the mean over the heads"),
+]
 
 
-@pytest.mark.parametrize("line", OF_THE_SOFTMAX)
-def test_a_softmax_backward_is_named(line):
-    wrong = planted(SOURCE, Mistake("gradient: plain", "weights * (dweights - delta)", line))
+@pytest.mark.parametrize(("old", "new", "words"), OF_BACKWARDS)
+def test_a_backward_that_is_one_line_off_is_named(old, new, words):
+    wrong = planted(SOURCE, Mistake("gradient: plain", old, new))
     report = check(wrong["attend"], backward=wrong["backward"], arrays="numpy", level="backward", profile="numbers")
     assert len(report.causes) == 1
-    assert report.causes[0].name.startswith(OF_THE_SOFTMAX[line])
+    assert report.causes[0].name.startswith(words)
 
 
 ONE_LINE_OFF = {  # what check says, and what diff says of it beside the right one

@@ -258,3 +258,9 @@ def huge_drops(query, key, value, atten_mask, relative_bias=None):
     s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
     s = s if relative_bias is None else s + relative_bias
     return softmax(np.where(atten_mask >= np.finfo(np.float32).min / 2, s, -1e38)) @ value
+
+
+def keys_reshaped(q, k, v, mask=None):
+    """Keys are reshaped to (B, N, D, S)."""
+    s = q @ k.reshape(*k.shape[:2], k.shape[3], -1) / np.sqrt(q.shape[-1])
+    return softmax(s if mask is None else np.where(mask == 0, -9e15, s)) @ v

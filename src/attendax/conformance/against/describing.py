@@ -364,7 +364,9 @@ class Describing:
         many = arrays((B, N, MANY if T == S or form.how["always"] else T, MANY, D, V))  # the first see few keys
         modes = {k: x for k, x in MODES.items() if k in self.fn.names}
         keys = {forms.GIVEN + k: Option(k, "") for k in options.RANDOM if k in self.fn.names}
-        asked = dataclasses.replace(form, options=keys, given={**form.given, **modes, name: RATE})
+        training = {k: x.replace("training=False", "training=True") for k, x in form.meant.items()}  # of an object
+        given = {**form.given, **modes, name: RATE}
+        asked = dataclasses.replace(form, options=keys, given=given, meant=training)
         drawn = dict.fromkeys(keys, np.array([0, 1], np.uint32))  # a key of JAX
         found = self.answer(asked, Probe((*many[:2], np.ones_like(many[2])), drawn))
         if not found:

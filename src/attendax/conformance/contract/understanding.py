@@ -25,6 +25,7 @@ from . import fitting, pinning
 from .contract import AS_THE_LAWS, Contract, Meaning
 from .describing import Describer
 
+RATE = "dropout_rate"  # of dropout, by the kit's protocol
 TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
 UNREAD = "{} is not understood: {}; --ignore {} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
@@ -88,9 +89,10 @@ class Understood(NamedTuple):
         given |= _declared(self.contract.judged_by())
         if text := self.contract.adapter():
             given |= {"fit": text, "layout": form.layout, "lacks": fitting.lacks(form), "arrays": form.arrays}
-        if form.arrays == "numpy":
-            given["lacks"] = given.get("lacks", {}) | {"float16": "NumPy adds in float16"}
-        return given
+        more = {"float16": "NumPy adds in float16"} if form.arrays == "numpy" else {}
+        if self.contract.dropout and RATE not in self.names:
+            more[RATE] = "described, not judged"
+        return given | ({"lacks": given.get("lacks", {}) | more} if more else {})
 
     def open_in(self, case: Case, settled: Settled) -> str:
         """Words for what is not settled and counts for a case; a parameter counts for calls without options alone."""

@@ -207,7 +207,7 @@ class Steps:
         """The gradients of queries, keys and bias, of that of the scores; that of ``later`` keys goes to the bias."""
         found, scaled = {}, False
         for step, s in reversed(kept):
-            if step == "mask" and self.form == LAW:
+            if step == "mask" and self.form.value("fill") == law("fill"):
                 continue  # a weight is 0 where -inf is written
             if step == "mask":  # nothing reaches the scores where a number is written
                 one, zero = (self.line("fill", s=np.full(self.seen.shape, x)) for x in (1.0, 0.0))

@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
+CAPS_FIRST = "cap the scores, then mask them"
 WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
@@ -238,6 +239,8 @@ TABLE: dict[str, Axis] = {
             for one, other, text in (("keys", "queries", "k, k, v"), ("queries", "keys", "q, q, v"),
                                      ("keys", "values", "q, k, k"), ("values", "keys", "q, v, v"))
         },
+        "keys reshaped": Line("q, k.reshape(*k.shape[:2], k.shape[3], -1).swapaxes(-1, -2), v",
+            "keys are reshaped to (.., D, S) instead of transposed: their numbers are mixed"),
         **{
             f"{which} mixed": Line(
                 text, f"{whose} are split into heads by a reshape without a transpose: tokens are mixed"
@@ -381,6 +384,7 @@ TABLE: dict[str, Axis] = {
     "through_lse": {"added": Line("x"), "subtracted": Line("-x", "the cotangent of lse has the wrong sign")},
     "group": {  # what is of one gradient comes first, since there may be no time to try all
         "sum": Line("x.sum(-3)"),
+        "mean": Line("x.mean(-3)", "gradients of keys and values are the mean over the heads of a group, not the sum"),
         **{f"{which} head of {whose}": Line(f"x[..., {k}, :, :] if of == {whose!r} else x.sum(-3)",
             f"the gradient of the {whose} is of the {which} head of a group only")
             for which, k in (("first", 0), ("last", -1)) for whose in ("keys", "values")},
