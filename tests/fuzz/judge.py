@@ -151,7 +151,7 @@ class Numbers:
                 for name in moved}  # fmt: skip
 
     def _factor_of_plain(self) -> float:
-        """How often the error of the plain formula is allowed; 0 if it is no judge.
+        """The factor of the plain formula's error that is allowed; 0 if that error says nothing.
 
         The sum over a row that a layer norm has centred does not depend on anything. Its gradient is rounding alone.
         JAX leaves some of it, and the formula by hand none.

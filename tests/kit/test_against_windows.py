@@ -147,3 +147,11 @@ def test_the_adapter_takes_negative_sides_and_none_as_a_does(negative, none):
     for window in ((1, 2), (-1, 2), (2, -1), *([(None, 2), (1, None)] * none)):
         right = by_sides(negative, none)(query, key, value, window=window)
         np.testing.assert_allclose(names["adapted"](query, key, value, window=window), right, rtol=1e-5)
+
+
+def test_a_window_that_counts_with_causal_alone_is_a_difference():
+    def one(query, key, value, is_causal=False, window=None):
+        return by_number("(j > i - w) & (j <= i)")(query, key, value, window if is_causal else None, is_causal)
+
+    found = diff(one, by_number("(j > i - w) & (j <= i)"))
+    assert [x.name for x in found.differences] == ["window"], found.text()

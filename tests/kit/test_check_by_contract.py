@@ -348,7 +348,7 @@ OPEN = {
     "drops_scores": "before the softmax",
     "drops_results": "of the result",
     "drops_always": "in inference",
-    "sides_literal": "only if both",
+    "sides_literal": "only -1 on both sides",
     "farther_more": "wrong sign",
     "once_scaled": "1/√(√D)",
     "packed_lists": "q_seqlen is not understood",

@@ -51,8 +51,8 @@ def check(
         profile: "numbers" judges values and gradients of what the function offers; "robust" adds NaN under masks,
             extreme numbers and empty rows; "law" runs every case, with the precision of L8.
         budget: CPU seconds of both processes, and seconds in which the function sleeps. CPU time of other programs
-            does not count. The default is 30, for JAX 60, and twice that in other profiles than "numbers"; time in
-            which the function sleeps may double it. With 0 there is no limit, and realistic sizes are left out.
+            does not count. The default is 30, for JAX 60, and twice that in other profiles than "numbers"; the
+            function may sleep as long again. 0 removes the limit, and leaves out realistic sizes.
         claims: "row-invariance" also tests that the bits of a row do not change with the batch, its neighbours, more
             tokens behind it, or the other queries of the call.
         progress: a function that is called with index, number and case before each case.

@@ -89,6 +89,8 @@ def _place(name: str) -> int:
 class Describing:
     """One function, as far as it is known: every convention is tried."""
 
+    asks_beside_causal = False  # whether a window may count with causal alone, which no adapter of ``diff`` has
+
     def __init__(self, fn: Function) -> None:
         self.fn = fn
         self.unknown: dict[str, str] = {}
@@ -465,7 +467,7 @@ class Describing:
             yield kinds, probes
             return
         yield from (((kind,), probes) for kind in (WIDE["window"], NUMBER))
-        if "is_causal" in form.options and not form.how["always"]:
+        if self.asks_beside_causal and "is_causal" in form.options and not form.how["always"]:
             yield (WITH_CAUSAL,), [x._replace(options={**x.options, "is_causal": True}) for x in probes]
 
     def _refined(self, form: Form, ours: str) -> Form | None:

@@ -110,7 +110,7 @@ class Contract:
         if (dropout := self.form.how["dropout"]) in OF_DROPOUT:
             yield Meaning("dropout", dropout, *OF_DROPOUT[dropout])
         if self.form.how["negative"] == ON_BOTH_SIDES:
-            words = "-1 on one side of a window counts as a number: it is no limit only if both sides are -1"
+            words = "-1 on one side of a window counts as a number: only -1 on both sides removes the limits"
             yield Meaning("negative", ON_BOTH_SIDES, DEFECT, words)
         for name, words in self.faults.items():
             yield Meaning(name, words, DEFECT, words)

@@ -46,6 +46,8 @@ class NoFormula(Refusal):
 class Describer(Describing):
     """``Describing`` within a limit; it keeps what it has found when the limit ends it."""
 
+    asks_beside_causal = True
+
     def __init__(self, fn: Function, seconds: float | None = None) -> None:
         super().__init__(fn)
         fn.patience = CALL
@@ -329,10 +331,8 @@ class Describer(Describing):
                     continue
                 offered = [x for x in offered if not x.options[ours].form.endswith(ADDED)]
                 others = [x.but(**way) for way in ways for x in offered]
-                changing, asked = (
-                    (x for x in others if self._changes(x, probes)),
-                    [*probes, *self.refuting.get(ours, ())],
-                )
+                changing = (x for x in others if self._changes(x, probes))
+                asked = [*probes, *self.refuting.get(ours, ())]
                 if found := next((x for x in changing if all(self._is_nearly(x, probe) for probe in asked)), None):
                     return self._limited(found) if found.options[ours].form == options.WIDE.get("window") else found
                 alone = (x.but(empty=y) for x in others if not self._changes(x, probes) for y in TABLE["empty"])

@@ -140,9 +140,8 @@ class Trial:
         if "scale" in dict(self.expressed(self.inputs).off):  # larger scores are rounded more coarsely
             scale = f"scale={self.declared.line('scale').text}"
             case = case._replace(call=", ".join(filter(None, (case.call, scale))))
-        if (always := ALWAYS.get(self.declared.value("pairs"))) and not {"is_causal", "offset"} & {
-            *self.inputs.options
-        }:
+        always = ALWAYS.get(self.declared.value("pairs"))
+        if always and not {"is_causal", "offset"} & self.inputs.options.keys():
             case = case._replace(call=", ".join(filter(None, (case.call, always))))  # few keys are rounded otherwise
         return tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
 

@@ -57,7 +57,7 @@ def check_model(
     (B, T, M). It returns a result for each position, (B, T, ...); of several results the first counts. A keyword is
     passed only if a law needs it and the signature has it. ``mask`` is (B, T), True = a real token; ``lengths`` (B,) is
     padding on the right; ``segment_ids`` and ``positions`` are (B, T) integers; ``seed`` () is the integer seed of
-    dropout, and without it there is no dropout.
+    dropout. A call without a seed has no dropout.
 
     Args:
         apply: the function; a torch, transformers, flax nnx, flax linen (bound), equinox or keras module; or the path
