@@ -90,8 +90,9 @@ class Understood(NamedTuple):
         if text := self.contract.adapter():
             given |= {"fit": text, "layout": form.layout, "lacks": fitting.lacks(form), "arrays": form.arrays}
         more = {"float16": "NumPy adds in float16"} if form.arrays == "numpy" else {}
-        if self.contract.dropout and RATE not in self.names:
-            more[RATE] = "described, not judged"
+        of_sum = "return_lse" in form.options and form.how["lse"] not in ("base e", "base 2")
+        unjudged = {RATE: self.contract.dropout and RATE not in self.names, "return_lse": of_sum}
+        more |= {option: "described, not judged" for option, true in unjudged.items() if true}
         return given | ({"lacks": given.get("lacks", {}) | more} if more else {})
 
     def open_in(self, case: Case, settled: Settled) -> str:

@@ -64,8 +64,8 @@ def can_be_asked(implementation: Implementation, case: Case) -> bool:
 def _asked(implementation: Implementation, case: Case, how: How) -> Finding | Trial:
     """The case as it is asked, or why it is not."""
     if not can_be_asked(implementation, case):
-        none = f"{implementation.arrays} functions have none"
-        reason = "tested for Python functions only" if implementation.foreign else none
+        of_foreign, of_own = "tested for Python functions only", f"not tested for {implementation.arrays} functions"
+        reason = of_foreign if implementation.foreign else of_own
         return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case))
     if case.claim and case.claim not in how.claims:
         return Finding(Verdict.NOT_OFFERED, f"{case.claim} is not claimed", lack=case.claim)

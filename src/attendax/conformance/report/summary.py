@@ -177,8 +177,7 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
         if table.line:
             yield 0, (table.line, "dim")
     if report.left_out:
-        told = "; ".join(report.left_out[:3]) + "; ..." * (len(report.left_out) > 3)
-        yield 0, (f"Not tested for lack of time ({len(report.left_out)}): {told}. --budget SECONDS gives more.", "dim")
+        yield 0, (f"Not tested for lack of time: {'; '.join(report.left_out)}. --budget SECONDS gives more.", "dim")
 
 
 def _told(cause: Cause, report: Outcomes) -> str:

@@ -188,7 +188,7 @@ class Run:
         missed = [outcome for outcome in found if outcome.finding.message == LEFT_OUT]
         if not missed or len(found) - len(missed) < LEAST * len(found):
             return found, []
-        said = f"{len(missed)} of {len(found)} cases of the ladder"
+        said = f"{len(missed)} of {len(found)} sizes as people run them"
         return [outcome for outcome in found if outcome not in missed], [said]
 
     def _causes(self, found: list[Outcome], phase: str) -> tuple[str, tuple, list[str]]:
