@@ -155,4 +155,4 @@ def test_what_few_tests_need_is_an_extra_that_ci_installs():
     assert not bare["models"] & bare["test"]
     assert ".[test,models" in (root / ".ci" / "environment").read_text("utf-8")
     said, _, _ = (root / "README.md").read_text("utf-8").partition("<!-- tests -->")
-    assert re.search(r"installs in about .* minute\s.*\btests for about", said, re.DOTALL)
+    assert re.search(r"installation takes about .* minute\s.*\btests about", said, re.DOTALL)
