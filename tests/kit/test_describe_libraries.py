@@ -63,6 +63,34 @@ def test_functions_of_transformers(path):
     assert contract.form.outcome == "BTND"
 
 
+def test_an_option_that_is_refused_by_name_is_told():
+    """Its error names the option, whatever the value is: there is nothing to judge, and no meaning to find."""
+
+    def attention(q, k, v, logit_cap=None, flash_attention=None):
+        if logit_cap is not None:
+            raise ValueError("logit_cap is only supported on a TPU")
+        s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        e = np.exp(s - s.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True) @ v
+
+    contract = described(attention)
+    assert not contract.unread
+    assert contract.idle == (
+        "logit_cap: refused, 'ValueError: logit_cap is only supported on a TPU'",
+        "flash_attention: left as it is, not tested",
+    )
+
+
+@pytest.mark.slow
+def test_the_function_of_keras(monkeypatch):
+    """Its cap is for TPUs alone."""
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    pytest.importorskip("keras", reason="Keras is not installed")
+    contract = described(importlib.import_module("keras.ops").dot_product_attention)
+    assert (contract.form.layout, {x.axis for x in contract.meanings()}) == ("BTND", {"empty"})
+    assert not contract.unread
+
+
 def of_torch():
     """Names of functions that take any arguments by their signature, with those that their forward takes."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")

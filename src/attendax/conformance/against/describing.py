@@ -101,6 +101,7 @@ class Describing:
         self.rights: dict[Any, tuple[Answer, Probe]] = {}
         self.refuting: dict[str, list[Probe]] = {}  # calls that refute what was found of an option
         self.said, self.several, self.rough, self.deaths = "", False, False, 0
+        self.taken, self.refusals = set[str](), dict[str, str]()  # keywords that it took; what it said of others
         self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         drops = [x for x in DROPOUT if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
@@ -242,7 +243,10 @@ class Describing:
                 self.deaths += isinstance(found, Died)
                 if self.deaths == MOST_DEATHS and not self._answers():
                     raise found
+                names = (form.options[k].name for k in probe.options if k in form.options)
+                self.refusals |= {x: found.said for x in names if found.refusal and x and x in found.said}
                 self.said, found = self.said or str(found), ()
+            self.taken |= {form.options[k].name for k in probe.options if found and k in form.options}
             self.answers[key] = found, probe, form  # so that no other probe has its id
         return self.answers[key][0]
 

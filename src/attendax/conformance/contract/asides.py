@@ -12,7 +12,15 @@ from ..against.options import LONGEST
 from ..against.remote import Function
 
 FAULT = "fault: "  # before words for a meaning that is a defect
-HOOKS = "op", "module", "promote_dtype", "preferred_element_type"  # of xformers, Flax and JAX
+HOOKS = (  # of xformers, Flax, JAX and Keras
+    "op",
+    "module",
+    "promote_dtype",
+    "preferred_element_type",
+    "flash_attention",
+    "use_flash_attention",
+    "use_flash",
+)
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
 Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
 

@@ -181,7 +181,10 @@ class Describer(Describing):
         return ""
 
     def _aside(self, form: Form, name: str) -> str:
-        """Words for a parameter that no case asks for."""
+        """Words for a parameter that no case asks for, or that it refuses by name whatever its value is."""
+        number = bool({"scale", "softcap", "window", "offset", "is_causal", "return_lse"} & {*options.named(name)})
+        if number and name in self.refusals and name not in self.taken:
+            return f"refused, {self.refusals[name]!r}"
         with contextlib.suppress(OutOfTime):
             return asides.words(self.fn, self.answer, form, self.sizes, name)
         return ""
