@@ -36,10 +36,11 @@ def compile_times(results: Results) -> str:
     ratio = compiling.ratio(layers, "cpu_s")
     assert ratio is not None
     return (
-        f"In `benchmarks/results/compile` (CPU seconds; {machine(run)}; {when(run)}) a forward compiles "
-        f"{span(forward.values(), 1)} times as fast as jax.nn's (geometric mean {mean(forward.values(), 1)}), a "
-        f"gradient {span(gradient.values(), 1)} ({mean(gradient.values(), 1)}): {span(map(len, faster), 0)} shapes. "
-        f"The gradient of {compiling.LAYERS} layers in a row, (2, 8, 512, 64) causal, {ratio:.1f} times as fast."
+        f"Over {span(map(len, faster), 0)} shapes, a forward compiles {mean(forward.values(), 1)} times as fast as "
+        f"jax.nn's in the geometric mean ({span(forward.values(), 1)}), a gradient {mean(gradient.values(), 1)} times "
+        f"({span(gradient.values(), 1)}). The gradient of {compiling.LAYERS} stacked layers, (2, 8, 512, 64) causal, "
+        f"compiles {ratio:.1f} times as fast. These are ratios of CPU seconds (`benchmarks/results/compile`; "
+        f"{machine(run)}; {when(run)})."
     )
 
 
