@@ -1,7 +1,5 @@
 """Sentences of the pages about compiling, memory, several devices, and faults that the kit found (``measured.py``)."""
 
-from typing import Any
-
 import compiling
 import tables
 from committed import SINGLE, Results, claim, machine, mean, span, when
@@ -11,6 +9,14 @@ from shapes import SHAPES
 STRATEGIES = ("ring", "all_gather", "ulysses")
 ORDERS = {"contiguous": "in order", "zigzag": "in zigzag order"}
 COUNTS = ("cases", "faults", "causes")
+NAMES = {  # of functions, in words of the page
+    "options are read up to 320 keys": "options are ignored beyond 320 keys",
+    "lengths of keys are ignored": "key lengths are ignored",
+    "kernel: gradients of the last head of a group": "kernel: key and value gradients of a group's last head alone",
+    "kernel: causal left out for one query": "kernel: no causal mask for one query",
+    "every option, with a backward by hand, of numpy": "right in NumPy, every option, hand-written backward",
+    "the plain formula, of jax": "right in JAX, the plain formula",
+}
 FIRST_NAMES = ("torch", "flax", "tokamax")  # of libraries that take part in the matrix more than once
 
 
@@ -137,30 +143,24 @@ def date_of_rows(results: Results) -> str:
 
 
 def times_of_check(results: Results) -> str:
-    """CPU seconds of both processes, at an older commit and at a newer one."""
-    before, after = (results.kit[name]["rows"] for name in ("before", "after"))
-    rows = []
-    for name, row in after.items():
-        told = [*(f"{row[what]:.1f}" for what in ("cores", "clock")), *(str(row[x]) for x in COUNTS)]
-        rows.append([name, _cores(before[name]), *told])
-    return tables.table(("function", "CPU seconds before", "after", "on the clock", *COUNTS), rows)
-
-
-def _cores(row: dict[str, Any]) -> str:
-    """Seconds of a run; one that was ended took longer."""
-    return f"{row['cores']:.1f}" if row["status"] is not None else f"> {row['cores'] // 10 * 10:.0f}"
+    """Seconds of both processes: on the cores, and on the clock."""
+    rows = [
+        [NAMES.get(name, name), *(f"{row[what]:.1f}" for what in ("cores", "clock")), *(str(row[x]) for x in COUNTS)]
+        for name, row in results.kit["after"]["rows"].items()
+    ]
+    return tables.table(("function", "CPU seconds", "seconds on the clock", *COUNTS), rows)
 
 
 def runs_of_check(results: Results) -> str:
-    """Commits of the table, and the load of the machine."""
-    before, after = results.kit["before"], results.kit["after"]
-    claim(max(row["cores"] for row in after["rows"].values()) < 60, "none takes a minute of the cores")
-    said = (
-        f"{name} at commit {part['commit'][:7]}, at a load of {span((row['load'] for row in part['rows'].values()), 1)}"
-        for name, part in (("before", before), ("after", after))
+    """Commit of the table, and the load of the machine."""
+    part = results.kit["after"]
+    claim(max(row["cores"] for row in part["rows"].values()) < 60, "none takes a minute of the cores")
+    day, processor = part["date"][:10], part["processor"].partition(",")[0]
+    load = span((row["load"] for row in part["rows"].values()), 1)
+    return (
+        f"Measured on {day}, commit {part['commit'][:7]}, two cores of an {processor} that other programs also used "
+        f"(load {load})."
     )
-    day, processor = after["date"][:10], after["processor"].partition(",")[0]
-    return f"Measured on {day}, on two cores of an {processor} that other programs also used: {', '.join(said)}."
 
 
 def finds_of_check(results: Results) -> str:
@@ -176,8 +176,8 @@ def finds_of_check(results: Results) -> str:
     to_the_end = sum(not row["case"] for row in runs.values())
     return (
         tables.table(("found by", "runs", "CPU seconds, mean", "at most"), table)
-        + f"\nThese runs ended at the first fault. {to_the_end} others ran to the end, because the function ends its "
-        "process, looks for the judge, or is found by errors or by a whole run. No function was missed."
+        + f"\nThese runs ended at the first fault. {to_the_end} other functions need a whole run: they end the process "
+        "or look for the judge, or only an error or the whole report shows that they are wrong. No function was missed."
     )
 
 
