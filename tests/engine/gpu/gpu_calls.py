@@ -143,7 +143,7 @@ def stand_in(patch):
     tiles = {kernel: (launches.Tiles(16, 16, 4, 1),) * len(WIDTHS) for kernel in KERNELS}
     for size in (2, 4):
         patch.setitem(launches.TILES, (TINY, size), tiles)
-        patch.setitem(launches.TILES_OF_MODIFIED, size, tiles)
+        patch.setitem(launches.TILES_OF_MODIFIED, (TINY, size), tiles)
 
 
 @contextlib.contextmanager

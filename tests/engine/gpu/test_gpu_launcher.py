@@ -164,10 +164,19 @@ class TestWhereItCannotRun:
             "Leave implementation out: the tiles take every call, on every device.",
         ]
 
-    def test_on_another_gpu(self, monkeypatch):
-        monkeypatch.setattr(cudnn, "capability", lambda: (7, 5))
-        wanted = "there are kernels for sm_80 and sm_90; the GPU has compute capability 7.5."
-        assert wanted in self.refused()
+    @pytest.mark.parametrize(
+        ("capability", "target"),
+        [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((10, 0), "sm_100"), ((12, 0), "sm_120")],
+    )
+    def test_the_target_of_a_gpu(self, monkeypatch, capability, target):
+        monkeypatch.setattr(cudnn, "capability", lambda: capability)
+        assert compiled.target() == target
+
+    @pytest.mark.parametrize("capability", [(7, 5), (10, 3), (12, 1)])
+    def test_on_another_gpu(self, monkeypatch, capability):
+        monkeypatch.setattr(cudnn, "capability", lambda: capability)
+        wanted = "there are kernels for compute capability 8.0, 8.6, 8.7, 8.9, 9.0, 10.0 and 12.0; the GPU has "
+        assert f"{wanted}{capability[0]}.{capability[1]}." in self.refused()
 
     def test_without_the_package(self, monkeypatch):
         monkeypatch.setattr(cudnn, "capability", lambda: (9, 0))
@@ -324,8 +333,8 @@ def test_the_table_of_what_was_compiled():
     )
     entries = entry, entry | {"care": True, "spills": 70}, entry | {"products": ""}
     assert build.table(dict(zip(names, entries, strict=True))).splitlines()[2:] == [
-        "| bfloat16: forward, modified | 255; 8; 3; mma (70) |  |  |  |  |  |",
-        "| float16: mark keys |  |  |  |  | 255; 8; 3 |  |",
+        f"| bfloat16: forward, modified | 255; 8; 3; mma (70) |{'  |' * 11}",
+        f"| float16: mark keys |{'  |' * 4} 255; 8; 3 |{'  |' * 7}",
     ]
 
 

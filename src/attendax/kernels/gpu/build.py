@@ -26,7 +26,12 @@ ROOT = Path(__file__).resolve().parents[4]
 PACKAGE = ROOT / "gpu" / compiled.PACKAGE
 POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int32": "*i32", "int8": "*i8"}
 MOST_SPILLS = 64  # bytes of a thread; not with care, where few work
-MOST_SHARED = {"sm_80": 99 << 10, "sm_90": 227 << 10}  # bytes of a block, on the smallest GPU that runs the target
+MOST_SHARED = {  # bytes of a block, on the smallest GPU that runs the target
+    "sm_80": 99 << 10,
+    "sm_90": 227 << 10,
+    "sm_100": 227 << 10,
+    "sm_120": 99 << 10,
+}
 
 
 def compile_kernel(launch: launches.Launch, target: str) -> tuple[bytes, dict[str, Any]]:
@@ -53,7 +58,7 @@ def compile_kernel(launch: launches.Launch, target: str) -> tuple[bytes, dict[st
     parameters = len(re.findall(r"\.param", text.partition(".entry")[2].partition("{")[0]))
     found = {"function": made.metadata.name, "threads": 32 * launch.tiles.warps, "shared": made.metadata.shared}
     found |= {"scratch": parameters - count - len(launch.numbers), "care": bool(launch.constants.get("CARE"))}
-    found["products"] = next((name for name in ("wgmma", "mma") if f"{name}." in text), "")
+    found["products"] = next((name for name in ("wgmma", "tcgen05", "mma") if f"{name}." in text), "")
     for word, said_so in (("registers", r"Used (\d+) registers"), ("spills", r"(\d+) bytes spill stores")):
         (found[word],) = map(int, re.findall(said_so, said.getvalue()))
     return made.asm["cubin"], found

@@ -50,8 +50,9 @@ def why_not() -> str:
         there = ", ".join(sorted({device.platform for device in jax.devices()}))
         return f"JAX finds no NVIDIA GPU (it finds: {there})"
     if not target():
-        there = " and ".join(launches.TARGETS)
-        return f"there are kernels for {there}; the GPU has compute capability {'.'.join(map(str, found))}"
+        *all_but, last = (f"{x}.{y}" for of in launches.TARGETS.values() for x, y in of)
+        there = f"{', '.join(all_but)} and {last}"
+        return f"there are kernels for compute capability {there}; the GPU has {'.'.join(map(str, found))}"
     return package().why_not or launcher().why_not
 
 

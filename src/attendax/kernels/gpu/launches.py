@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 DTYPES = ("bfloat16", "float16", "float32")
 WIDTHS = (64, 128, 256)  # of queries, keys and values; others are padded with zeros
-TARGETS = {"sm_80": ((8, 0), (8, 6), (8, 7), (8, 9)), "sm_90": ((9, 0),)}  # and the capabilities of GPUs that run it
+TARGETS = {  # and the capabilities of GPUs that run it: from 9.0 on its own alone
+    "sm_80": ((8, 0), (8, 6), (8, 7), (8, 9)),
+    "sm_90": ((9, 0),),
+    "sm_100": ((10, 0),),
+    "sm_120": ((12, 0),),
+}
 INT32 = ("seen", "query_ids", "key_ids", "reach", "options", "places", "bits", "words")
 INT8 = ("marked_keys", "marked")
 FLOAT32 = ("factors", "alibi", "table", "bias", "dbias", "row_max", "row_sum", "lse", "dlse", "delta", "shift", "share",
@@ -58,9 +63,17 @@ TILES: dict[
         "gradients_of_keys": (Tiles(32, 32, 8, 2), Tiles(16, 16, 8, 2)),
     },
 }
+TILES["sm_100", 2] = TILES["sm_90", 2] | {
+    "forward": (Tiles(128, 64, 8, 3), Tiles(128, 128, 8, 2), Tiles(128, 32, 8, 2)),
+    "gradients_of_keys": (Tiles(64, 64, 8, 2), Tiles(32, 64, 8, 3), Tiles(32, 32, 8, 2)),
+}
+TILES["sm_100", 4] = TILES["sm_90", 4] | {"forward": (Tiles(64, 64, 8, 2), Tiles(32, 16, 8, 2))}
+TILES["sm_120", 2] = TILES["sm_80", 2] | {
+    "gradient_of_query": (Tiles(64, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 32, 8, 2)),
+}
+TILES["sm_120", 4] = TILES["sm_80", 4]
 
-
-TILES_OF_MODIFIED: dict[int, dict[str, tuple[Tiles, ...]]] = {  # scores, on every target: for each of the widths
+COMMON: dict[int, dict[str, tuple[Tiles, ...]]] = {  # of modified scores, by bytes of a number
     2: {
         "forward": (Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2), Tiles(32, 32, 8, 2)),
         "gradient_of_query": (Tiles(16, 32, 4, 2), Tiles(16, 32, 4, 2), Tiles(16, 32, 8, 2)),
@@ -73,6 +86,10 @@ TILES_OF_MODIFIED: dict[int, dict[str, tuple[Tiles, ...]]] = {  # scores, on eve
         "gradients_of_keys": (Tiles(16, 16, 8, 2), Tiles(16, 16, 8, 2)),
         "gradient_of_bias": (Tiles(16, 32, 8, 2), Tiles(16, 16, 8, 2)),
     },
+}
+TILES_OF_MODIFIED = {(target, size): table for target in TARGETS for size, table in COMMON.items()}
+TILES_OF_MODIFIED["sm_100", 2] = COMMON[2] | {
+    "forward": (Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 1), Tiles(32, 32, 8, 2))
 }
 
 
@@ -149,9 +166,8 @@ class Sizes(NamedTuple):
 
     def tiles(self, kernel: str) -> Tiles:
         """The tiles of a kernel."""
-        size = BYTES[self.dtype]
-        table = TILES_OF_MODIFIED[size] if self.modified else TILES[self.target, size]
-        return table[kernel][WIDTHS.index(self.W)]
+        table = TILES_OF_MODIFIED if self.modified else TILES
+        return table[self.target, BYTES[self.dtype]][kernel][WIDTHS.index(self.W)]
 
     def forward(self) -> Program:
         """``out``, ``row_max``, ``row_sum``, ``lse``."""
