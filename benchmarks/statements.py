@@ -17,10 +17,10 @@ RUNS = {  # fields of Results, the words for their rows, and their folders
     "full": ("AVX-512", "."),
     "avx2": ("only AVX2, in both libraries", "avx2"),
     "bfloat16": ("bfloat16, AVX-512", "bfloat16"),
-    "zen4": ("Zen 4, AVX-512 in halves of 256 bits", "zen4"),
+    "zen4": ("Zen 4, AVX-512 as two 256-bit operations", "zen4"),
     "xeon": ("Intel Xeon, AVX-512", "xeon"),
 }
-REMARKS = {"xeon": "; the two cores may be two threads of one"}
+REMARKS = {"xeon": "; the two cores may be threads of one core"}  # on the machine
 TRAINED = "encoder block 32 x 128 x 384, training step"
 
 
@@ -67,7 +67,11 @@ def behind(ratio: float) -> bool:
 
 def means(results: Results) -> str:
     rows = []
-    for reference, words in ((TORCH, "torch SDPA"), ("jax.nn", "jax.nn"), (TILES, "attendax in tiles")):
+    for reference, words in (
+        (TORCH, "torch SDPA"),
+        ("jax.nn", "jax.nn"),
+        (TILES, "attendax without its native kernel"),
+    ):
         rows.append([words, *(mean(report.ratios(results.full, reference, measure).values()) for measure in SINGLE)])
     return tables.table(("attendax, times as fast as", "forward", "with the gradient"), rows)
 
@@ -86,9 +90,10 @@ def who_is_ahead(results: Results) -> str:
     """Name every row in which somebody is faster."""
     names = [name for name in results.full["contestants"] if not name.startswith(OURS) and name != TORCH]
     found = [f"{name} in {listed(cases)}" for name in names if (cases := ahead(results.full, name))]
-    torch = ahead(results.full, TORCH)
-    first = f"attendax is slower than torch in {listed(torch)}" if torch else "No row is faster in torch"
-    return f"{first}. {'Faster in others: ' + '; '.join(found) if found else 'No row is faster in any other library'}."
+    first = f"attendax is slower than torch in {listed(ahead(results.full, TORCH) or ['none of these shapes'])}."
+    if not found:
+        return f"{first} In none is another library faster."
+    return f"{first} It is slower than {listed(found)}. The numbers are its speed divided by that of the other library."
 
 
 def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
@@ -102,21 +107,21 @@ def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> It
 
 def beside_a_product(results: Results) -> str:
     full, product = results.full, results.full["about"]["matmul_gflops"]
-    torch = [record["gflops"] for measure in SINGLE for record in plain(full, TORCH, measure, 512)]
+    torch = [record["gflops"] for measure in SINGLE for record in plain(full, TORCH, measure, 2048)]
     forward, gradient = (list(plain(full, OURS, measure, 2048)) for measure in SINGLE)
     whole, causal = (span(r["share_of_matmul"] for r in forward if r["causal"] == which) for which in (False, True))
     rows = [
-        ["attendax, from 2,048 tokens on, forward", whole],
+        ["attendax, 2,048 tokens or more, forward", whole],
         ["attendax, the same, causal", causal],
         ["attendax, the same, with the gradient", span(r["share_of_matmul"] for r in gradient)],
         [
-            "torch, from 512 tokens on, forward and gradient",
+            "torch, the same, forward and with the gradient",
             f"{span([gflops / product for gflops in torch])}, median {median(torch) / product:.2f}",
         ],
     ]
     speed = f"XLA's best matrix product in this run reached {product:.0f} GFLOP/s."
     said = f"{speed} Attention reached these fractions of that speed:\n\n"
-    return said + tables.table(("", "GFLOP/s over that of the product"), rows)
+    return said + tables.table(("", "fraction of the product's GFLOP/s"), rows)
 
 
 def with_more_cores(results: Results) -> str:
@@ -124,21 +129,21 @@ def with_more_cores(results: Results) -> str:
     run = results.cores
     own, torch = ([near(run, contestant, measure) for measure in SINGLE] for contestant in (OURS, TORCH))
     lines = [
-        ("attendax, times as fast on 2 cores as on 1", [[cores.factor(r, 2) for r in x.values()] for x in own]),
-        ("torch SDPA, the same", [[cores.factor(r, 2) for r in x.values()] for x in torch]),
+        ("attendax on 2 cores, times as fast as on 1", [[cores.factor(r, 2) for r in x.values()] for x in own]),
+        ("torch SDPA on 2 cores, times as fast as on 1", [[cores.factor(r, 2) for r in x.values()] for x in torch]),
     ]
     for count, words in ((1, "1 core"), (2, "2 cores")):
         leads = [
             [cores.lead(record, ours[case], count) for case, record in theirs.items() if case in ours]
             for ours, theirs in zip(own, torch, strict=True)
         ]
-        lines.append((f"attendax, times as fast as torch on {words}", leads))
+        lines.append((f"attendax, times as fast as torch, both on {words}", leads))
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
-    priority = " The process had real-time priority." if run["about"].get("real_time_priority") else ""
+    priority = " The process had real-time priority (`chrt -r 20`)." if run["about"].get("real_time_priority") else ""
     return (
-        f"A second core, geometric means of {len(own[0])} shapes forward and {len(own[1])} with the gradient, for "
-        f"torch of those that it can do. The cores were near each other.{priority} "
-        f"(`benchmarks/results/cores`; {machine(run)}; {when(run)})\n\n"
+        f"The gain from a second core: geometric means over {len(own[0])} shapes forward and {len(own[1])} with the "
+        "gradient, for torch without those that it cannot run. The two cores shared [a cache]"
+        f"(#two-cores-one-cache-or-two).{priority} (`benchmarks/results/cores`; {machine(run)}; {when(run)})\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
@@ -173,7 +178,7 @@ def beside_torch(results: Results) -> str:
         "times as fast as torch SDPA",
         "forward",
         "with the gradient",
-        "nothing to skip, mean",
+        "forward / gradient, mean without causal, bias or dropout",
         "torch is faster in",
     )
     return tables.table(header, rows)
@@ -188,10 +193,10 @@ def where_measured(results: Results) -> str:
         kept = [r for r in run["records"] if r["status"] == "timed" and r["contestant"] == OURS]
         disturbed = sum(r["rounds_disturbed"] for r in kept) / sum(len(r["seconds"]) for r in kept)
         versions = f"torch {version(run, 'torch')}, jax {version(run, 'jax')}"
-        busy = f"{disturbed:.0%}{REMARKS.get(field, '')}"
-        rows.append([words, f"`{folder}`", f"{machine(run)}; {versions}", when(run), busy])
+        place = f"{machine(run)}{REMARKS.get(field, '')}; {versions}"
+        rows.append([words, f"`{folder}`", place, when(run), f"{disturbed:.0%}"])
     return tables.table(
-        ("run", "folder of `benchmarks/results`", "machine", "commit", "rounds with other work on the cores"), rows
+        ("run", "folder of `benchmarks/results`", "machine", "commit", "[disturbed](#how-it-is-measured) rounds"), rows
     )
 
 
@@ -228,12 +233,10 @@ def training(results: Results) -> str:
     )
     steps = {size: found[f"encoder block {size}, training step"] for size in ("32 x 128 x 384", "8 x 128 x 768")}
     ratios = {size: step["torch.nn.TransformerEncoderLayer"] for size, step in steps.items()}
-    said = listed([f"{ratio:.2f} ({size})" for size, ratio in ratios.items()])
+    sizes = {size: "{} sentences of {} tokens, width {}".format(*size.split(" x ")) for size in ratios}
+    said = "; ".join(f"{ratio:.2f} times as fast with {sizes[size]}" for size, ratio in ratios.items())
     why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
-    return (
-        f"{whole}A training step of an encoder block is this many times as fast as torch's (sentences x "
-        f"tokens x width): {said}.{why}"
-    )
+    return f"{whole}A training step of an encoder block, compared with torch: {said}.{why}"
 
 
 def training_faults(results: Results) -> str:
