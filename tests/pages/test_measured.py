@@ -162,7 +162,7 @@ UNMEASURED = {  # sizes, limits and definitions, by page
     "check-reference.md": "They take 12 seconds, for JAX 24",
     "contributing.md": "the tests of at most 0.3 seconds",
     "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
-    "laws/L8.md": "by at most 8 times the error of the plain formula",
+    "laws/L8.md": "most 8 times the plain formula's",
     "sharp-bits.md": "off by at most 8 times the error of the plain formula",
     "without-python.md": "less than 80 MiB of files",
 }
