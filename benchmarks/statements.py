@@ -90,7 +90,7 @@ def who_is_ahead(results: Results) -> str:
     """Name every row in which somebody is faster."""
     names = [name for name in results.full["contestants"] if not name.startswith(OURS) and name != TORCH]
     found = [f"{name} in {listed(cases)}" for name in names if (cases := ahead(results.full, name))]
-    first = f"attendax is slower than torch in {listed(ahead(results.full, TORCH) or ['none of these shapes'])}."
+    first = f"attendax is slower than torch in {listed(ahead(results.full, TORCH) or ['none of the shapes'])}."
     if not found:
         return f"{first} In none is another library faster."
     return f"{first} It is slower than {listed(found)}. The numbers are its speed divided by that of the other library."
