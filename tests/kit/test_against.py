@@ -57,7 +57,7 @@ def test_a_pair_of_a_public_thread(name):
     assert not found.equal
     names = {}
     exec(found.adapter, names)
-    cases = ("under this adapter", "def adapted", "The cases: B 1, 2, 6", "; T ", ", 300")
+    cases = ("with this adapter", "def adapted", "The cases: sizes B 1, 2, 6", "; T ", ", 300")
     assert pair.is_layer or says(found.text(), cases)
     if pair.is_layer:
         a = describing_layers.describe(Function(pair.a, in_process=True), 2, "A")
@@ -86,7 +86,7 @@ def plain(query, key, value, mask=None, is_causal=False):
 def test_the_same_function_twice():
     found = diff(plain, plain)
     assert found.equal
-    assert found.text().startswith("Equal to 0 in ")
+    assert found.text().startswith("Exactly equal in ")
 
 
 def moved(query, key, value, mask=None, is_causal=False):
@@ -180,7 +180,7 @@ def test_two_of_an_unknown_formula():
 
     found = diff(one, other)
     assert found.explained
-    assert says(found.text(), ("layout", "(B, N, T, D)", "(B, T, N, D)", "Equal to", "not known"))
+    assert says(found.text(), ("layout", "(B, N, T, D)", "(B, T, N, D)", "Equal within", "not known"))
 
 
 def test_an_unknown_formula_beside_a_known_one():
@@ -197,8 +197,8 @@ def test_dropout_and_names_that_nobody_knows_are_told():
         return plain(query, key, value, mask)
 
     found = diff(plain, other)
-    assert "B's dropout_p: dropout is drawn at random; no adapter has it" in found.notes
-    assert "B's temper: not taken, or none of the options that are known" in found.notes
+    assert "B's dropout_p (dropout is drawn at random; no adapter has it)" in found.notes
+    assert "B's temper (not taken, or none of the options that are known)" in found.notes
     assert "is_causal, which A alone has" in found.notes
 
 
@@ -349,7 +349,7 @@ def test_layers_that_differ_in_long_texts_alone():
     found = diff(one, lambda params, x: one(params, x, 64), layers=True, heads=1)
     assert says(found.text(), ("Not explained", "x (1, 301, 16)"))
     told = diff(one, one, layers=True, heads=1).text()
-    assert says(told, ("Equal to 0", "T 4, 5, 9, 301", "x of about 1e-06", "float32"))
+    assert says(told, ("Exactly equal", "T 4, 5, 9, 301", "x of about 1e-06", "float32"))
 
 
 def test_sizes_at_which_a_layer_raises_are_told():
@@ -406,13 +406,13 @@ def test_the_command(monkeypatch, tmp_path, capsys):
         (
             "1. scale if none is given: A multiplies by 1/√D; B multiplies by 1",
             "T=1, S=2, D=2",
-            "Equal to",
+            "Equal within",
             "def adapted",
         ),
     )
     assert err == ""
     status, out, err = run(monkeypatch, tmp_path, capsys, "two:one", "two:one")
-    assert (status, out.split(" in ")[0]) == (0, "Equal to 0")
+    assert (status, out.split(" in ")[0]) == (0, "Exactly equal")
 
 
 def test_the_command_refuses_in_a_line(monkeypatch, tmp_path, capsys):
@@ -479,7 +479,7 @@ def test_modules_of_the_current_folder_are_found(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(pages.ROOT / "src")}
     done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Equal to 0 in ")
+    assert done.stdout.startswith("Exactly equal in ")
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_a_log_sum_exp_of_no_key_that_is_no_number_is_not_compared():
         return (out, lse) if return_lse else out
 
     found = here(logs(-np.inf), of_low_scores)
-    assert "B's log-sum-exp of a query without any key: no one number" in found.notes
+    assert "B's log-sum-exp of a query without any key (no one number)" in found.notes
     assert not [x for x in found.differences if x.name == "log-sum-exp of a query without any key"]
 
 
@@ -125,7 +125,7 @@ def test_segment_ids_that_are_read_as_nobody_does():
 
 
 def test_the_distance_in_bfloat16_is_told():
-    assert here(in_float32, in_float32).text().startswith("Equal to 0 in ")
+    assert here(in_float32, in_float32).text().startswith("Exactly equal in ")
     found = here(in_float32, of_rounded_products)
     assert found.checked.narrow > 2e-3
-    assert found.text().startswith("Equal to 0, in bfloat16 to 0.00")
+    assert found.text().startswith("Exactly equal, in bfloat16 within 0.00")

@@ -279,7 +279,7 @@ def test_the_first_of_several_results_is_compared():
     found = here(masked, with_weights)
     assert found.explained, found.text()
     assert [x.name for x in found.differences] == ["layout"]
-    assert found.notes == ("B's second result: it always gives several arrays, of which the first is compared",)
+    assert found.notes == ("B's second result (it always gives several arrays, of which the first is compared)",)
     assert [str(x) for x in here(logged, always_logged).differences] == ["names: A return_lse; B (always)"]
 
 
@@ -499,7 +499,7 @@ def of_sinks(
 
 
 def test_sinks_are_compared_with_the_lse_and_under_an_adapter():
-    assert "given to both as they are: sinks" in diff(of_sinks, of_sinks).text()
+    assert "given to both unchanged: sinks" in diff(of_sinks, of_sinks).text()
 
     def lse_of_keys(*args, **options):
         return of_sinks(*args, **options, of_lse=0)

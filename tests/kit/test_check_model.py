@@ -42,9 +42,9 @@ def test_a_finding_says_where_how_large_and_why():
     first = report.failures[0]
     assert first.case.law == "future"
     assert first.verdict.value == "leak"
-    for words in ("another token at", "moves position", "times what rounding may do"):
+    for words in ("changing the token at position", "moves position", "times what rounding explains"):
         assert words in first.finding.message
-    assert "usually: " in report.causes[0].remedy
+    assert "usual cause: " in report.causes[0].remedy
 
 
 def test_the_script_shows_it_without_attendax(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from attendax.conformance import CASES, Finding, Outcome, Report, Verdict
 from attendax.conformance.report.markdown import markdown
-from attendax.conformance.report.outcome import times
+from attendax.conformance.report.outcome import Cause, Harm, times
 from attendax.conformance.report.summary import terminal
 from places import ROOT
 from planted import by_law
@@ -202,6 +202,32 @@ class TestTerminal:
     def test_scripts_come_when_they_are_asked_for(self, printed, awkward):
         text = printed(lambda report, console: terminal(report, console, scripts=True), awkward)
         assert text.count(SCRIPT) == len(awkward.failures)
+
+    @pytest.mark.parametrize(
+        ("cause", "lines"),
+        [
+            (
+                Cause("off by one", Harm.NUMBERS, ("causal", "plain"), tried=1),
+                "1. wrong numbers: off by one 2 cases, such as 'causal' (L4). "
+                "Confirmed: this mistake alone reproduces 1 of them and may explain the others.",
+            ),
+            (
+                Cause("off by one", Harm.NUMBERS, ("causal",), tried=1),
+                "1. wrong numbers: off by one 'causal' (L4). Confirmed: this mistake alone reproduces it.",
+            ),
+            (
+                Cause("zeros", Harm.NUMBERS, ("causal", "plain"), least=True),
+                "1. wrong numbers: zeros 2 cases, such as 'causal' (L4): expected 0.25, got nan. "
+                "The cases may have several causes.",
+            ),
+            (
+                Cause("future: sees all", Harm.NUMBERS, ("causal",)),
+                "1. wrong numbers (future): sees all 'causal' (L4): expected 0.25, got nan",
+            ),
+        ],
+    )
+    def test_a_cause_and_its_cases(self, printed, awkward, cause, lines):
+        assert lines in " ".join(printed(terminal, awkward._replace(causes=(cause,))).split())
 
     @pytest.mark.parametrize("width", [40, 60, 80])
     def test_a_matrix_fits(self, printed, awkward, clean, width):

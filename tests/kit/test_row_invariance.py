@@ -126,7 +126,7 @@ def test_the_plainest_call_is_named_first():
     (cause,) = report.causes
     assert cause.name.startswith("row-invariance: tokens that follow change a row (then: chunk, single token, longer")
     report = judged(by_matmul, level="forward")
-    words = "row-invariance: a part of the queries goes another way (then: single token)"
+    words = "row-invariance: a chunk of the queries is computed differently (then: single token)"
     assert [cause.name for cause in report.causes] == [words]
 
 
@@ -148,7 +148,7 @@ def test_contexts_of_jax():
     for fn, name, words in ((by_jit, "without jit", "without jit"), (by_vmap, "vmap", "under vmap")):
         report = judged(fn, only=[f"row invariance: {name}"], arrays="jax", seed=1)
         (cause,) = report.causes
-        assert cause.name == f"row-invariance: a call {words} goes another way"
+        assert cause.name == f"row-invariance: a call {words} is computed differently"
         assert {o.verdict for o in report.cases} == {Verdict.LEAK}
         assert_shows(report.failures[0])
 

@@ -368,5 +368,5 @@ def test_a_terminal_shows_something_every_five_seconds(text, arguments, tmp_path
     pytest.importorskip("rich", reason="the extra 'check' is not installed")
     seen = on_a_terminal(text, tmp_path, *arguments)
     assert seen.status == (text != LONG), seen.text[-2000:]
-    assert re.search(r"mine:attention +(numpy|jax), float32, profile numbers", seen.text), seen.text[-2000:]
+    assert re.search(r"mine:attention +(numpy|jax), float32, profile \"numbers\"", seen.text), seen.text[-2000:]
     assert seen.quiet < 5

@@ -48,8 +48,9 @@ class Equality(NamedTuple):
     refused: tuple[str, ...] = ()  # words for the calls that one of the two refuses
 
     def __str__(self) -> str:
-        narrow = f", in bfloat16 to {self.narrow:.1g}," * (self.narrow > TOLERANCE)
-        return f"Equal to {self.apart:.1g}{narrow} in {self.cases} cases"
+        equal = f"Equal within {self.apart:.1g}" if self.apart else "Exactly equal"
+        narrow = f", in bfloat16 within {self.narrow:.1g}," * (self.narrow > TOLERANCE)
+        return f"{equal}{narrow} in {self.cases} cases"
 
 
 def narrowed(sizes: tuple[int, ...], seed: int, times: int = 1) -> Probe:

@@ -64,11 +64,11 @@ def _shown(a: Layer, b: Layer, name: str) -> str:
             try:
                 other = b.fn(a.given(at.params), at.x, **b.keywords())[0]
             except Failed as failed:
-                return f"given A's, B raises {failed.said}"
+                return f"with A's kernels, B raises {failed.said}"
         if far(other, one) > TOLERANCE:
             place = np.unravel_index(int(np.argmax(np.abs(one - other))), one.shape)
             said = f"a text of {length} token{'s' * (length > 1)}, {drawing}: A gives {one[place]:.6g}"
-            return f"{said}, with what B has in its place {other[place]:.6g}"
+            return f"{said}; with B's convention A would give {other[place]:.6g}"
     return ""
 
 
@@ -93,7 +93,7 @@ def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int 
     found = {axis: {getattr(sizes, axis) for sizes, _ in asked} for axis in "BTMF"}
     found |= {"heads": {a.count(sizes) for sizes, _ in asked}, "x of about": {draw for _, draw in asked}}
     varied = [f"{axis} {', '.join(f'{x:g}' for x in sorted(some))}" for axis, some in found.items() if some]
-    return Equality(len(asked), most, worst or None, "; ".join([*varied, "float32"]))
+    return Equality(len(asked), most, worst or None, f"sizes {'; '.join([*varied, 'in float32'])}")
 
 
 def adapter(a: Layer, b: Layer) -> tuple[str, str]:

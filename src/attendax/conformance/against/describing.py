@@ -586,7 +586,7 @@ class Describing:
             probe = self._probe({k: asked[k] for k in some})
             if not self.answer(form, probe) or self._settled(ways, [probe]):
                 continue
-            self.unknown["order"] = f"no known order of {words(*some)} gives these results"
+            self.unknown["order"] = f"no known order of applying {words(*some)} gives the results"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
                 without = self.answer(form, self._probe({k: asked[k] for k in rest}))

@@ -253,7 +253,8 @@ def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) 
         if not _apart(theirs, wanted):
             return _gives(probe, a, given, found)
         gives = _number(mine, wanted), _number(wanted, mine)
-        elsewhere = elsewhere or f"{told(probe, a.form)}: A gives {gives[0]}, with what B has in its place {gives[1]}"
+        said = f"A gives {gives[0]}; with B's convention A would give {gives[1]}"
+        elsewhere = elsewhere or f"{told(probe, a.form)}: {said}"
     return elsewhere
 
 
@@ -266,7 +267,7 @@ def called(a: Subject, b: Subject, as_it_is: Form, probes: Iterable[Probe]) -> s
             continue
         if isinstance(found, Failed) or not _apart(mine, right):
             return _gives(probe, a, mine, found)
-        gives = f"B, called so, gives {_number(found, right)}, and {_number(right, found)} as it is meant"
+        gives = f"B gives {_number(found, right)}, and {_number(right, found)} if called by its own conventions"
         elsewhere = elsewhere or f"{told(probe, a.form)}: {gives}"
     return elsewhere
 
@@ -352,11 +353,12 @@ def equality(a: Subject, b: Subject, sizes: tuple[int, ...], letters: str = "AB"
         worst = worst or (probe if far > probe.tolerance else None)
     asked = record.compared
     found = {axis: {probe.arrays[array].shape[k] for probe in asked} for axis, array, k in AXES}
-    varied = [f"{axis} {', '.join(map(str, sorted(some)))}" for axis, some in found.items() if some]
+    sizes_of = [f"{axis} {', '.join(map(str, sorted(some)))}" for axis, some in found.items() if some]
+    varied = [f"sizes {'; '.join(sizes_of)}"]
     names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in asked for name in probe.options)
     dtypes = dict.fromkeys(str(probe.arrays[0].dtype) for probe in asked)
     largest = max((abs(x) for probe in asked for x in probe.scores), default=0)
     varied += [f"scores to {largest:g}"] * bool(largest)
-    varied += [", ".join(names) or "no options", ", ".join(dtypes)]
+    varied += [f"options {', '.join(names)}" if names else "no options", f"in {', '.join(dtypes)}"]
     count = sum(not x.narrow for x in asked)
     return Equality(count, apart[False], worst, "; ".join(varied), apart[True], record.told(a.form))

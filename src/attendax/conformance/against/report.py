@@ -59,15 +59,15 @@ class Comparison(NamedTuple):
         for k, difference in enumerate(self.differences, 1):
             lines += [f"{k}. {difference}"] + [f"   {difference.shown}"] * bool(difference.shown)
         if not self.explained or self.checked is None:
-            lines.append(f"Not explained{' by that' if self.differences else ''}: {self.why}")
+            lines.append(f"Not explained{' by these differences' if self.differences else ''}: {self.why}")
         elif self.why:
-            lines.append(f"Each does so in {self.checked.cases} cases; {self.why}.")
+            lines.append(f"Each function does so in {self.checked.cases} cases; {self.why}.")
         elif self.equal:
             varied = f": {self.checked.varied}" if self.checked.varied else ""
             lines.append(f"{self.checked}{varied}.")
         else:
-            said = f"{self.checked} under this adapter"
-            by_formula = ", for no argument of B makes it A; it is A by formula:"
+            said = f"{self.checked} with this adapter"
+            by_formula = ", which computes A by formula, because no argument of B makes B equal A:"
             lines += [said + (f" around {self.around}:" if self.around else by_formula), "", self.adapter.rstrip(), ""]
             lines += [f"The cases: {self.checked.varied}."] * bool(self.checked.varied)
         return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
@@ -196,7 +196,7 @@ def _compare(a: Subject, b: Subject) -> Comparison:
             text = writing.adapter(form, around.form)
             notes = _notes(a, b, set(form.options), names)
             return Comparison(found, text, letter, "", checked, (*checked.refused, *notes))
-        why = why or f"under an adapter around {letter} the two still differ: {example}"
+        why = why or f"with an adapter around {letter} the two still differ: {example}"
     notes = _notes(a, b, set(_answerable(a.form, b.form).options))
     if why.startswith(NO_ADAPTER) and (cases := min(holds(a, b, a.sizes), holds(b, a, b.sizes))):
         return Comparison(found, "", "", why, Equality(cases, 0.0), notes)
@@ -236,7 +236,7 @@ def _held(
     if checked.worst is None:
         apart = comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else comparing.Apart(NONE)
         words = [name for name in a.fn.names if name in apart.names]  # by A's names
-        as_they_are = f"; given to both as they are: {', '.join(words)}" * bool(words)
+        as_they_are = f"; given to both unchanged: {', '.join(words)}" * bool(words)
         refused = tuple(dict.fromkeys((*checked.refused, *apart.refused)))
         return checked._replace(varied=checked.varied + as_they_are, refused=refused), apart.shown, apart.names
     probes = [*examples.small({}), *examples.asking(*checked.worst.options), checked.worst]
@@ -258,7 +258,7 @@ def _notes(a: Subject, b: Subject, compared: set[str], directly: frozenset[str] 
         for name, why in x.unknown.items():
             if name not in directly:
                 names.setdefault(why, []).append(name)
-        found += [f"{letter}'s {', '.join(some)}: {why}" for why, some in names.items()]
+        found += [f"{letter}'s {', '.join(some)} ({why})" for why, some in names.items()]
         found += [f"{letter}'s mask as the word 'causal', {x.form.word}"] * bool(x.form.word)
     lacking = a.form.options.keys() - compared, b.form.options.keys() - a.form.options.keys()
     for letter, x, other, some in zip("AB", (a, b), (b, a), lacking, strict=True):

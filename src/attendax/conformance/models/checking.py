@@ -250,9 +250,9 @@ def _causes(
         left = [o for o in left if o not in mine]
         broken = all(o.verdict in (Verdict.OBSCURE, Verdict.CRASH, Verdict.TIMEOUT) for o in own)
         harm = Harm.CRASH if broken else Harm.GRADIENTS if law == "gradient" else Harm.NUMBERS
-        remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else guess * broken
+        remedy = f"usual cause: {usual[first.case.name]}" if usual.get(first.case.name) else guess * broken
         if rests := [what for about, what in assumed.items() if about in RESTS.get(law, ())]:
             remedy = f"{remedy}{'; ' * bool(remedy)}it was taken for {', and '.join(rests)}"
-        name = f"{law}: {first.finding.message.partition(': another token')[0].partition(': row')[0]}"
+        name = f"{law}: {first.finding.message.partition(': changing the token')[0].partition(': row')[0]}"
         found.append(Cause(name, harm, tuple(o.case.name for o in mine), remedy=remedy, script=first.reproduction))
     return tuple(found)

@@ -221,7 +221,7 @@ def _traits(
         "gradient": (inputs == "vectors" or runner.offer.embedding, "tokens have no gradient; a model of vectors has"),
     }
     if runner.arrays == "numpy":
-        offered["gradient"] = False, "no gradient of NumPy"
+        offered["gradient"] = False, "not tested for numpy models"
     whys = {trait: "" if offers else why for trait, (offers, why) in offered.items()}
     return whys | {"batch": "", "heads": _heads(runner)}
 
@@ -229,7 +229,7 @@ def _traits(
 def _heads(runner: Runner) -> str:
     """Say why the weights of the heads are not known; empty where they are."""
     if runner.heads is None:
-        return "no function heads is given that reads q, k and v"
+        return "no function `heads` is given that reads the weights"
     if runner.table is None:
         return "inputs are tokens"
     try:

@@ -38,7 +38,7 @@ LONGEST = 300  # tokens that are tried
 MEASURED = 40  # tokens in which one measures what a model sees
 LITTLE = "a mean or variance over positions (norm, pooling), a softmax over queries, or a mask that adds a small number"
 DROPPED = "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
-GIVEN_UP = "is_causal is given up once there is another mask; the two have to be combined"
+GIVEN_UP = "the causal mask is dropped if another mask is passed; combine the two"
 DIAGONAL = "the triangle begins too far up (k=1 in place of 0), or `<=` stands where `<` belongs"
 AROUND = (
     "a mask built for blocks or for another length, or inverted, heads that are joined by a reshape alone, or a layer "
@@ -144,7 +144,7 @@ def nothing(trial: Answers, table: Influence, forbidden: np.ndarray, said: str, 
     evidence = Evidence(one, other, place, place, allowed)
     if not distance(trial.ask(one)[place], trial.ask(other)[place]) > allowed:  # it takes the whole batch
         evidence = Evidence(table.whole, table.whole, (before, position), (after, position), allowed)
-    told = f"{said}: another token at {table.sources[k]} moves position {position} by {moved:.2g}"
+    told = f"{said}: changing the token at position {table.sources[k]} moves position {position} by {moved:.2g}"
     if not trial.way:  # a copy in float64 is held to the rounding of float32, so the factor would be of neither
         told += f", {beside_rounding(moved, allowed)}"
     verdict = Verdict.LEAK if np.isfinite(moved) else Verdict.NAN
@@ -167,7 +167,7 @@ def something(trial: Answers, table: Influence, expected: np.ndarray, said: str,
     pairs = np.argwhere(blind)[np.abs(table.steps[blind]).argsort(kind="stable")]
     k, position = _surely_blind(trial, share, expected & (table.steps != 0), pairs)
     none, part = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
-    told = f"{said}: another token at {table.sources[k]} does not move position {position} "
+    told = f"{said}: changing the token at position {table.sources[k]} does not move position {position} "
     told += f"({'no position sees any' if none else part})"
     one, other = (table.whole.row(table.row(0, change)) for change in (0, k + 1))
     return silent(told, one, other, (0, position), float(table.allowed[k, position]), usual)

@@ -162,14 +162,15 @@ class Coverage(NamedTuple):
     def __str__(self) -> str:
         """A sentence of what was judged, one of what was not, and the gaps."""
         numbers = [(kind, *self.judged[kind]) for kind in kinds.BY_DIRECTION if kind in self.judged]
-        words = [_of_kind(n, kind) if right == n else f"{right} of {n} {kind}" for kind, n, right in numbers]
+        fails = any(right < n for _, n, right in numbers)
+        words = [f"{right} of " * fails + _of_kind(n, kind) for kind, n, right in numbers]
         first = " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
         parts = [f"Right in {first}."] if first else []
         parts += [f"Not judged: {self._not_judged()}."] if self.left else []
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
 
     def _not_judged(self) -> str:
-        """Kinds by reason: "24 masks, 6 lse (not offered), 3 windows (...)"."""
+        """Kinds by reason: "no such option (24 masks, 6 sinks); raises ValueError (3 windows)"."""
         by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
         for (reason, kind), number in self.left.items():
             by_reason[reason].append((kind, number))
@@ -178,9 +179,9 @@ class Coverage(NamedTuple):
         for reason, counts in ordered[:MOST_REASONS]:
             named = [_of_kind(n, kind) for kind, n in counts[:MOST_KINDS]]
             rest = sum(n for _, n in counts[MOST_KINDS:])
-            told.append(f"{', '.join([*named, *[f'{rest} others'] * bool(rest)])} ({reason})")
+            told.append(f"{reason} ({', '.join([*named, *[f'{rest} others'] * bool(rest)])})")
         rest = sum(n for _, counts in ordered[MOST_REASONS:] for _, n in counts)
-        return ", ".join([*told, *[f"{rest} for other reasons"] * bool(rest)])
+        return "; ".join([*told, *[f"other reasons ({rest})"] * bool(rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""
@@ -243,16 +244,17 @@ def _reason(outcome: Outcome) -> str:
     message = finding.message.removeprefix(f"{finding.lack}: ")
     if message.startswith("no argument"):
         _, never, names = message.partition("; never given: ")
-        return f"not offered{never}{names}"
+        return f"no such option{never}{names}"
     if finding.refused and not message.startswith("raises"):
         words = message.removeprefix("refused: ")
-        message = f"refused: {re.sub(r'^[A-Za-z.]+(Error|Exception): ', '', words)!r}"
+        message = f"refused with {re.sub(r'^[A-Za-z.]+(Error|Exception): ', '', words)!r}"
     return message if len(message) <= 60 else f"{message[:59]}…"
 
 
 def _of_kind(count: int, kind: str) -> str:
     """A number of a kind in words: 1 mask, 2 masks."""
-    one = kind if kind in (kinds.GROUPED, "lse") else kind.removesuffix("es" if kind == "biases" else "s")
+    kind = {"lse": "log-sum-exps", "vmap": "vmap calls"}.get(kind, kind)
+    one = kind if kind == kinds.GROUPED else kind.removesuffix("es" if kind == "biases" else "s")
     return f"{count} {one if count == 1 else kind}"
 
 

@@ -1,12 +1,13 @@
 """Words and rows of a report, for every way to show it; and the screen of a terminal, or a pipe."""
 
 import collections
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..cases import PROFILES, profiles
+from ..cases import PROFILES, kinds, profiles
 from ..cases.case import FORWARD
 from ..judge.verdicts import Verdict
 from .outcome import LEFT, Cause, Harm, number_of
@@ -60,7 +61,7 @@ def how(report: Outcomes) -> str:
     """Settings of the run, in a line."""
     level = "" if report.level == "everything" else f"level {report.level}, "
     return ", ".join(
-        filter(None, (report.arrays, report.dtype, f"profile {report.profile}", f"{level}seed {report.seed}"))
+        filter(None, (report.arrays, report.dtype, f'profile "{report.profile}"', f"{level}seed {report.seed}"))
     )
 
 
@@ -114,9 +115,10 @@ def _reasons(report: Outcomes) -> str:
 
 
 def further_profiles(report: Outcomes) -> list[str]:
-    """The profiles after the one that was asked, each with the number of cases that it adds."""
+    """The profiles after the one that was asked, each with the number of cases that it adds to this one."""
     later = () if report.laws().keys() & MODEL_LAWS.keys() else PROFILES[PROFILES.index(report.profile) + 1 :]
-    return [f"--profile {name} adds {profiles(report.level)[name]}" for name in later]
+    added = itertools.accumulate(profiles(report.level)[name] for name in later)
+    return [f"--profile {name} adds {number}" for name, number in zip(later, added, strict=True)]
 
 
 MOST = 8  # causes that a screen shows
@@ -159,20 +161,27 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
     for words in report.unsettled:
         yield 0, ("unsettled: ", "bold red"), (words, "bold")
     for number, cause in enumerate(report.causes[:MOST], start=1):
-        yield 0, (f"{number}. {cause.harm.value}: ", "bold red"), (cause.name, "bold")
+        law, words = _law_and_words(cause)
+        yield 0, (f"{number}. {cause.harm.value}{f' ({law})' if law else ''}: ", "bold red"), (words, "bold")
         yield 3, (_told(cause, report), "dim")
         if cause.remedy:
             clears = f" clears {cause.tried}" if cause.tried and cause.remedy.startswith("--") else ""
             yield 3, (cause.remedy, "cyan"), (clears, "")
         if not scripts and any(o.case.name == cause.cases[0] and o.reproduction for o in report.failures):
-            yield 3, (f"Script that shows it: --seed {report.seed} --reproduce {shlex.quote(cause.cases[0])}", "dim")
+            yield (
+                3,
+                (
+                    f"For a script that shows it, add --seed {report.seed} --reproduce {shlex.quote(cause.cases[0])}",
+                    "dim",
+                ),
+            )
     if len(report.causes) > MOST:
         yield 0, (f"{len(report.causes) - MOST} more reasons: --markdown FILE has all.", "")
     for outcome in () if report.causes else report.failures[:MOST]:
         yield 0, (f"{outcome.case.law} {outcome.case.name}", "bold"), (f"  {outcome.case.about}", "dim")
         yield 3, (outcome.told(), "")
     if report.failures and not report.causes and not scripts:
-        yield 0, (f'Script that shows one: --seed {report.seed} --reproduce "NAME OF A CASE"', "dim")
+        yield 0, (f'For a script that shows a fault, add --seed {report.seed} --reproduce "NAME OF A CASE"', "dim")
     for table in tables(report):
         if table.line:
             yield 0, (table.line, "dim")
@@ -180,20 +189,28 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
         yield 0, (f"Not tested for lack of time: {'; '.join(report.left_out)}. --budget SECONDS gives more.", "dim")
 
 
+def _law_and_words(cause: Cause) -> tuple[str, str]:
+    """The law of a model, or the claim, that a cause breaks, and how; an empty law if its words name none."""
+    law, _, words = cause.name.partition(": ")
+    return (law, words) if words and law in (*MODEL_LAWS, *kinds.CLAIMS) else ("", cause.name)
+
+
 def _told(cause: Cause, report: Outcomes) -> str:
     """The number of cases that show it, the plainest of them, and what was tried, or else what that case gave."""
     first = next((o for o in report.cases if o.case.name == cause.cases[0]), None)
-    shown = f"{cause.cases[0]!r}" + (f" ({first.case.law})" if first else "")
-    least = ", for one reason or several" * cause.least
-    told = f"{number_of(len(cause.cases), 'case')}{least}, such as {shown}" if len(cause.cases) > 1 else shown
+    law = f" ({first.case.law})" if first and not first.case.name.startswith(f"{first.case.law}: ") else ""
+    number, shown = len(cause.cases), f"{cause.cases[0]!r}{law}"
+    told = f"{number_of(number, 'case')}, such as {shown}" if number > 1 else shown
     if cause.tried:
-        rest = "; the others may follow from it" if cause.tried < len(cause.cases) else ""
-        return f"{told}. Confirmed: this mistake alone gives {cause.tried} of these results{rest}."
+        all_of_them = "them all" if number > 1 else "it"
+        same = all_of_them if cause.tried >= number else f"{cause.tried} of them and may explain the others"
+        return f"{told}. Confirmed: this mistake alone reproduces {same}."
+    least = ". The cases may have several causes." * (cause.least and number > 1)
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():
         follows = cause.harm is Harm.NUMBERS and first is not None and first.case.level != FORWARD
         place = f" in {first.finding.leaf}" if follows and first else ""  # of gradients, after a wrong result
-        return f"{told}; expected {facts['expected']}, got {facts['got']}{place}"
+        return f"{told}: expected {facts['expected']}, got {facts['got']}{place}{least}"
     if first and first.finding.message not in cause.name:
-        return f"{told}; {first.finding.message.removeprefix(f'{cause.name}: ')}"
-    return told
+        return f"{told}: {first.finding.message.removeprefix(f'{_law_and_words(cause)[1]}: ')}{least}"
+    return f"{told}{least}"
