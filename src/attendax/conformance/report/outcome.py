@@ -227,7 +227,7 @@ def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
     judged = {tuple((SIZES | o.case.sizes).values()) for o in asked if o.verdict not in LEFT}
     if not judged or len(sizes) <= FEW or len(judged) >= SHARE * len(sizes):
         return ""
-    return f"Hardly judged: {kind} at {len(judged)} of {len(sizes)} sizes, and it refused the others"
+    return f"Hardly judged: {kind} at {len(judged)} of {len(sizes)} sizes; the function refused the others"
 
 
 def _kind_left(outcome: Outcome) -> str:

@@ -165,7 +165,9 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
         yield 0, (f"{number}. {cause.harm.value}{f' ({law})' if law else ''}: ", "bold red"), (words, "bold")
         yield 3, (_told(cause, report), "dim")
         if cause.remedy:
-            clears = f" clears {cause.tried}" if cause.tried and cause.remedy.startswith("--") else ""
+            clears = (
+                f" clears {number_of(cause.tried, 'case')}" if cause.tried and cause.remedy.startswith("--") else ""
+            )
             yield 3, (cause.remedy, "cyan"), (clears, "")
         if not scripts and any(o.case.name == cause.cases[0] and o.reproduction for o in report.failures):
             yield (
