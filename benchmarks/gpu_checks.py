@@ -19,7 +19,6 @@ ROUNDINGS = 2.0  # of the largest number of a result
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-20}
 NAMES = "out", "lse", "dquery", "dkey", "dvalue", "dbias"
 WIDTHS = (64, 64), (128, 128), (96, 80), (256, 256)  # of queries, and of values
-MOST_OF_FLOAT32 = 128
 FEW = 37  # queries of a call of its own
 
 
@@ -113,10 +112,7 @@ def checks(sizes: Sizes = SIZES, cache: Sizes = CACHE) -> Iterator[Check]:
     """All calls."""
     for number, (name, options) in enumerate(OPTIONS.items()):
         for dtype in EPS:
-            width = WIDTHS[number % len(WIDTHS)]
-            if dtype == "float32":
-                width = min(width[0], MOST_OF_FLOAT32), min(width[1], MOST_OF_FLOAT32)
-            yield Check(name, dtype, width, cache if name == "a long cache" else sizes, options)
+            yield Check(name, dtype, WIDTHS[number % len(WIDTHS)], cache if name == "a long cache" else sizes, options)
 
 
 def arrays_of(check: Check) -> list[np.ndarray]:

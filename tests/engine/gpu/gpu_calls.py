@@ -18,6 +18,7 @@ DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 DTYPES |= {name: np.dtype(name) for name in ("float16", "float32", "int32", "int8")}
 TINY = "tiny"
 WIDTHS = 16, 32, 64
+STEPS = 16, 32, 16
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-20}
 NAMES = "out", "lse", "dquery", "dkey", "dvalue"
 B, N, G, T, S = 2, 2, 1, 37, 45
@@ -139,6 +140,7 @@ def stand_in(patch):
     patch.setattr(compiled, "why_not", lambda: "")
     patch.setattr(compiled, "target", lambda: TINY)
     patch.setattr(launches, "WIDTHS", WIDTHS)
+    patch.setattr(launches, "STEPS", STEPS)
     patch.setattr(launches, "PART", 32)
     tiles = {kernel: (launches.Tiles(16, 16, 4, 1),) * len(WIDTHS) for kernel in KERNELS}
     for size in (2, 4):

@@ -36,7 +36,6 @@ MISTAKES = {  # the call that notices one, and how
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(gpu_checks, "WIDTHS", ((16, 16), (32, 32), (24, 9), (64, 64)))
-    monkeypatch.setattr(gpu_checks, "MOST_OF_FLOAT32", 32)
     monkeypatch.setattr(gpu_checks, "FEW", 9)
     with interpreted.in_order():
         yield

@@ -17,6 +17,9 @@ from attendax.kernels import gpu
 from attendax.kernels.gpu import compiled, launches
 
 DTYPES = launches.DTYPES
+STEPS = launches.STEPS
+WIDE = "causal", "a negative scale", "two groups of two heads", "all modifiers", "everything"
+POISONS_OF_STEPS = [("query", np.nan), ("key", -np.inf), ("value", np.inf), ("dout", np.nan)]
 HIDING = "causal", "lengths", "a window", "segments in pieces", "packed and causal", "no keys", "a negative scale"
 
 
@@ -84,10 +87,19 @@ def test_l6_scores_of_minus_inf_leave_no_trace(array):
 
 
 @pytest.mark.law("L6", "gpu")
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_l6_what_is_hidden_changes_no_bit(dtype):
+def test_l6_a_row_that_nothing_depends_on():
+    """Its gradient is 0, though its query is NaN."""
+    arrays = calls.arrays_of()
+    arrays[0][0, 0, 5], arrays[3][0, 0, 5], arrays[4][0, 0, 5] = np.nan, 0, 0
+    options = {"mask": masks.causal()}
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
+
+
+@pytest.mark.law("L6", "gpu")
+@pytest.mark.parametrize(("dtype", "D"), [*((x, 16) for x in DTYPES), ("float32", 40)])
+def test_l6_what_is_hidden_changes_no_bit(dtype, D):
     mask = masks.causal(4) & masks.padding(np.array([30, 45]))
-    arrays = calls.arrays_of(dtype)
+    arrays = calls.arrays_of(dtype, D=D)
     _, key, value, *_ = arrays
     with calls.parts_in_one_block(dtype == "bfloat16"):
         before = calls.found(arrays, mask=mask)
@@ -157,15 +169,33 @@ def test_gradients_of_scores_beyond_float16():
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "float16")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("dtype", "D"), [("bfloat16", 96), ("float32", 96), ("float32", 200)])
 @pytest.mark.parametrize("target", launches.TARGETS)
-def test_in_the_tiles_of_a_gpu(target, dtype, monkeypatch):
+def test_in_the_tiles_of_a_gpu(target, dtype, D, monkeypatch):
     monkeypatch.setattr(compiled, "target", lambda: target)
     monkeypatch.setattr(launches, "WIDTHS", (64, 128, 256))
+    monkeypatch.setattr(launches, "STEPS", STEPS)
     monkeypatch.setattr(launches, "PART", 256)  # a multiple of each tile of keys, as the part of a GPU is
-    sizes = {"B": 1, "N": 1, "T": 150, "S": 290, "D": 96, "V": 80}
+    sizes = {"B": 1, "N": 1, "T": 150, "S": 290, "D": D, "V": 80}
     arrays, options = calls.arrays_of(dtype, **sizes), {"mask": masks.causal(100) & masks.padding(np.array([190]))}
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), dtype)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_rows_that_are_multiplied_in_steps(name):
+    """In float32 the widest rows are."""
+    options, sizes = calls.options_of(name)
+    arrays = calls.arrays_of("float32", **sizes | {"D": 40, "V": 56})
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "float32")
+
+
+@pytest.mark.law("L6", "gpu")
+@pytest.mark.parametrize("name", ["causal", "a bias that forbids"])
+@pytest.mark.parametrize(("array", "bad"), POISONS_OF_STEPS)
+def test_l6_in_rows_that_are_multiplied_in_steps(name, array, bad):
+    options, _ = calls.options_of(name)
+    arrays = calls.poisoned(calls.arrays_of("float32", D=40, V=56), array, bad)
+    calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "float32")
 
 
 @pytest.mark.law("L8", "gpu")
@@ -194,9 +224,10 @@ class TestBits:
     def found(self, arrays, offset=0, **more):
         return calls.found(arrays, mask=masks.window(self.WINDOW, 0, offset), **more)
 
+    @pytest.mark.parametrize("sizes", [{}, {"dtype": "float32", "D": 40}])
     @pytest.mark.parametrize("rows", [slice(36, 37), slice(13, 30)])
-    def test_of_a_chunk_over_a_cache_with_nan_behind(self, rows):
-        arrays = calls.arrays_of()
+    def test_of_a_chunk_over_a_cache_with_nan_behind(self, rows, sizes):
+        arrays = calls.arrays_of(**sizes)
         whole = self.found(arrays)
         query, key, value, dout, dlse = arrays
         behind = [np.concatenate([x[:, :, : rows.stop], np.full_like(x[:, :, :41], np.nan)], 2) for x in (key, value)]

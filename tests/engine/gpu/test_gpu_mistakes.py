@@ -61,16 +61,21 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         "(is_finite(q) == 0).to(tl.int8)", "(is_finite(q) != is_finite(q)).to(tl.int8)",
         TRACELESS, ("query",)),
     "values with care keep NaN": (
-        "            values = finite_or_zero(values)\n        if MODIFIED:", "        if MODIFIED:", HIDDEN, (B16,)),
+        "            values = finite_or_zero(values)\n        if MODIFIED:", "        if MODIFIED:", HIDDEN, (B16, 16)),
     "the gradient of queries keeps NaN with care": (
-        "            k, values = finite_or_zero(k), finite_or_zero(values)\n        s, dp =",
-        "            pass\n        s, dp =", HIDDEN, (B16,)),
+        "k, s, dp = finite_or_zero(k), tl.where(live, s, 0.0)", "k, s, dp = k, tl.where(live, s, 0.0)",
+        HIDDEN, (B16, 16)),
+    "the products of the last step alone": ("s += products_with(x, y, MODIFIED)", "s = products_with(x, y, MODIFIED)",
+        tests.test_rows_that_are_multiplied_in_steps, ("causal",)),
+    "with care, gradients of rows that are not finite": (
+        "k, s, dp = finite_or_zero(k), tl.where(live, s, 0.0), tl.where(live, dp, 0.0)", "k = finite_or_zero(k)",
+        tests.test_l6_a_row_that_nothing_depends_on, ()),
     "rows that are not finite reach the gradients of keys": (
         "            live = share > 0.0\n            q, do =", "            live = share > 0.0\n            _, _ =",
         POISON, ("a window", "query", np.nan)),
     "tiles begin where a row does": (
         "tl.min(tl.where(first < last, first, high)) // BLOCK * BLOCK", "tl.min(tl.where(first < last, first, high))",
-        CHUNK, (slice(13, 30),)),
+        CHUNK, (slice(13, 30), {})),
     "the scores pass a softcap with their gradient": ("derivative = 1.0 - t * t", "derivative = t - t + 1.0",
         NUMBERS, ("softcap", B16)),
     "a softcap hides a product that is not finite": (

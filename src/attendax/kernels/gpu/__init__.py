@@ -37,11 +37,11 @@ def of_call(operands: Operands, plan: Plan) -> str:
     """The reason why the kernels cannot take a call; nothing where they can. Only shapes and structure count."""
     query, _, value = operands[:3]
     D, V, dtypes = query.shape[-1], value.shape[-1], {str(x.dtype) for x in operands[:3]}
-    most = max(launches.widths(str(query.dtype)))
+    most = max(launches.WIDTHS)
     reasons = (
         (not dtypes <= {*launches.DTYPES}, f"{query.dtype}: it takes {', '.join(launches.DTYPES)}"),
         (len(dtypes) > 1, "query, key and value of different dtypes"),
-        (max(D, V) > most, f"D = {D} and V = {V}: it takes up to {most} in {query.dtype}"),
+        (max(D, V) > most, f"D = {D} and V = {V}: it takes up to {most}"),
         (any(x is not None for x in operands.positions), "tokens whose positions do not begin at 0"),
     )
     others = seen.why_not(operands.mask, plan) or modifiers.why_not(operands)
@@ -130,7 +130,7 @@ def _summed(x: Array, shape: tuple[int, ...]) -> Array:
 def _arrays(operands: Operands, plan: Plan) -> tuple[dict[str, Array], launches.Sizes, Array | None]:
     """The arrays of a call as the kernels take them, their sizes, and the factor on the queries, if there is one."""
     lead, ((N, T, D), (G, S, V)) = plan.leading(operands), (x.shape[-3:] for x in (operands.query, operands.value))
-    W = min(width for width in launches.widths(str(operands.query.dtype)) if width >= max(D, V))
+    W = min(width for width in launches.WIDTHS if width >= max(D, V))
     texts = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])).reshape(-1, *x.shape[-3:]) for x in operands[:3])
     query, key, value = (_padded(x, W) for x in texts)
     factor, scale = _factors(plan.scale, query.dtype)

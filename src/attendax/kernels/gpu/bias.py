@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from attendax.kernels.gpu.pairs import INF, allowed_pairs, dropped, modified, of_head, plane
-from attendax.kernels.gpu.rows import finite_or_zero, load_rows, products_with, weights_of
+from attendax.kernels.gpu.rows import products_in_steps, weights_of
 
 
 @triton.jit
@@ -12,7 +12,7 @@ def gradient_of_bias(
     query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words,
     dout, delta_of, shift_of, share_of, dbias,
     N, GROUP, T, S, seen_b, seen_n, ids_b, B, by_text, by_head, by_query, by_key,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    W: tl.constexpr, STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """A tile of it. Along each axis that it lacks it is a sum: over texts, heads, queries and keys in their order.
 
@@ -37,14 +37,12 @@ def gradient_of_bias(
         shift = tl.load(shift_of + head * T + rows, mask=there, other=INF)
         share = tl.load(share_of + head * T + rows, mask=there, other=0.0)
         live = (share > 0.0)[:, None]
-        q = load_rows(query + head * T * W, rows, T, W)
-        do = load_rows(dout + head * T * W, rows, T, W)
-        q, do = tl.where(live, q, 0.0).to(q.dtype), tl.where(live, do, 0.0).to(do.dtype)
-        k = finite_or_zero(load_rows(key + of_keys * S * W, columns, S, W))
-        values = finite_or_zero(load_rows(value + of_keys * S * W, columns, S, W))
+        q, do, k, values = query + head * T * W, dout + head * T * W, key + of_keys * S * W, value + of_keys * S * W
+        s = tl.where(live, products_in_steps(q, rows, T, k, columns, S, W, STEP, True) * scale, 0.0)
+        dp = tl.where(live, products_in_steps(do, rows, T, values, columns, S, W, STEP, True), 0.0)
         scores, of_bits, dropout = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
-        s, _ = modified(products_with(q, k, True) * scale, rows, columns, T, S, scores, False)
-        dp = dropped(products_with(do, values, True), rows, columns, dropout, False)
+        s, _ = modified(s, rows, columns, T, S, scores, False)
+        dp = dropped(dp, rows, columns, dropout, False)
         seen_of, query_ids_of = seen + plane(b, n, N, seen_b, seen_n) * T * 4, query_ids + b * ids_b * T
         key_ids_of = key_ids + b * ids_b * S
         s = tl.where(

@@ -129,7 +129,7 @@ def table(kernels: Entries) -> str:
     for name, entry in kernels.items():
         target, _, kernel = name.partition("/")
         kind, dtype, width, *others = kernel.split("-")
-        modified = ", modified" if others[2:3] == ["1"] else ""
+        modified = ", modified" if others[3:4] == ["1"] else ""
         row = cells.setdefault(f"{dtype}: {kind.replace('_', ' ')}{modified}", {})
         words = [entry["registers"], entry["spills"], entry["shared"] >> 10, entry["products"]]
         text = f"({entry['spills']})" if entry["care"] else "; ".join(str(x) for x in words if x != "")

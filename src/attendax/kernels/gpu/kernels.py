@@ -38,6 +38,7 @@ from attendax.kernels.gpu.rows import (
     finite_or_zero,
     load_rows,
     product,
+    products_in_steps,
     products_with,
     store_rows,
     weights_of,
@@ -80,15 +81,19 @@ def any_marked(marked_keys, begin, end):
 
 @triton.jit
 def average_over(
-    q, acc, row_sum, row_max, begin, end, key, value, scale, seen, query_ids, key_ids, rows, T, S, more,
-    W: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    q, acc, row_sum, row_max, begin, end, query, key, value, scale, seen, query_ids, key_ids, rows, T, S, more,
+    W: tl.constexpr, STEP: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr,
+    CARE: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the sums of their weights and values: one tile after the other."""
     for at in range(begin, end, BLOCK_N):
         columns = at + tl.arange(0, BLOCK_N)
         k = load_rows(key, columns, S, W)
         values = load_rows(value, columns, S, W)
-        s = products_with(q, k, MODIFIED) * scale
+        if STEP == W:
+            s = products_with(q, k, MODIFIED) * scale
+        else:
+            s = products_in_steps(query, rows, T, key, columns, S, W, STEP, MODIFIED) * scale
         if CARE:
             bad_keys = (tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(values.to(tl.float32) * 0.0, 1)) != 0.0
             bad_queries = tl.sum(q.to(tl.float32) * 0.0, 1) != 0.0
@@ -155,7 +160,8 @@ def forward(
     query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words, marked_keys,
     out, row_max_of, row_sum_of, lse, marked, sums, sums_of_rows,
     N, GROUP, T, S, seen_b, seen_n, ids_b, part, from_part, count, slots, to_slot,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr,
+    CARE: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries and a part of the keys: average of values, row maximum, row sum and log-sum-exp.
 
@@ -183,15 +189,15 @@ def forward(
     more = (0, 0, 0)
     if MODIFIED:
         more = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
-    rest = (key + of_keys * S * W, value + of_keys * S * W, tl.load(factors), seen, query_ids + b * ids_b * T,
-            key_ids + b * ids_b * S, rows, T, S, more)  # fmt: skip
+    rest = (query + head * T * W, key + of_keys * S * W, value + of_keys * S * W, tl.load(factors), seen,
+            query_ids + b * ids_b * T, key_ids + b * ids_b * S, rows, T, S, more)  # fmt: skip
     own = acc, row_sum, row_max
     if CARE or MODIFIED:
-        own = average_over(q, *own, begin, end, *rest, W, BLOCK_N, MODIFIED, True, CARE)
+        own = average_over(q, *own, begin, end, *rest, W, STEP, BLOCK_N, MODIFIED, True, CARE)
     else:
-        own = average_over(q, *own, begin, opened, *rest, W, BLOCK_N, False, True, False)
-        own = average_over(q, *own, opened, shut, *rest, W, BLOCK_N, False, False, False)
-        own = average_over(q, *own, shut, end, *rest, W, BLOCK_N, False, True, False)
+        own = average_over(q, *own, begin, opened, *rest, W, STEP, BLOCK_N, False, True, False)
+        own = average_over(q, *own, opened, shut, *rest, W, STEP, BLOCK_N, False, False, False)
+        own = average_over(q, *own, shut, end, *rest, W, STEP, BLOCK_N, False, True, False)
     acc, row_sum, row_max = own
     if not CARE:
         met = (tl.sum(acc * 0.0, 1) + row_sum * 0.0 != 0.0).to(tl.int8)
@@ -262,16 +268,22 @@ def prepare_rows(
 @triton.jit
 def gradient_over_keys(
     q, do, acc, begin, end, key, value, scale, shift, share, delta, seen, query_ids, key_ids, rows, T, S, more,
-    W: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, STEP: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr,
+    CARE: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the gradient of a tile of queries."""
     for at in range(begin, end, BLOCK_N):
         columns = at + tl.arange(0, BLOCK_N)
         k = load_rows(key, columns, S, W)
-        values = load_rows(value, columns, S, W)
+        if CARE or STEP < W:
+            s = products_in_steps(q, rows, T, key, columns, S, W, STEP, MODIFIED) * scale
+            dp = products_in_steps(do, rows, T, value, columns, S, W, STEP, MODIFIED)
+        else:
+            s = products_with(q, k, MODIFIED) * scale
+            dp = products_with(do, load_rows(value, columns, S, W), MODIFIED)
         if CARE:
-            k, values = finite_or_zero(k), finite_or_zero(values)
-        s, dp = products_with(q, k, MODIFIED) * scale, products_with(do, values, MODIFIED)
+            live = (share > 0.0)[:, None]
+            k, s, dp = finite_or_zero(k), tl.where(live, s, 0.0), tl.where(live, dp, 0.0)
         if MODIFIED:
             s, derivative = modified(s, rows, columns, T, S, more[0], False)
             dp = dropped(dp, rows, columns, more[2], False)
@@ -291,7 +303,8 @@ def gradient_of_query(
     query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words,
     dout, delta_of, shift_of, share_of, dquery, marked,
     N, GROUP, T, S, seen_b, seen_n, ids_b,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr,
+    CARE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of queries."""
     tiles = tl.cdiv(T, BLOCK_M)
@@ -302,8 +315,9 @@ def gradient_of_query(
             return
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     at, there = head * T + rows, rows < T
-    q = load_rows(query + head * T * W, rows, T, W)
-    do = load_rows(dout + head * T * W, rows, T, W)
+    q, do = query + head * T * W, dout + head * T * W
+    if STEP == W and not CARE:
+        q, do = load_rows(q, rows, T, W), load_rows(do, rows, T, W)
     delta = tl.load(delta_of + at, mask=there, other=0.0)
     shift = tl.load(shift_of + at, mask=there, other=INF)
     share = tl.load(share_of + at, mask=there, other=0.0)
@@ -317,15 +331,12 @@ def gradient_of_query(
         more = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
     rest = (key + of_keys * S * W, value + of_keys * S * W, scale, shift, share, delta, seen,
             query_ids + b * ids_b * T, key_ids + b * ids_b * S, rows, T, S, more)  # fmt: skip
-    if CARE:
-        live = share > 0.0
-        q, do = tl.where(live[:, None], q, 0.0).to(q.dtype), tl.where(live[:, None], do, 0.0).to(do.dtype)
     if CARE or MODIFIED:
-        acc = gradient_over_keys(q, do, acc, begin, end, *rest, W, BLOCK_N, MODIFIED, True, CARE)
+        acc = gradient_over_keys(q, do, acc, begin, end, *rest, W, STEP, BLOCK_N, MODIFIED, True, CARE)
     else:
-        acc = gradient_over_keys(q, do, acc, begin, opened, *rest, W, BLOCK_N, False, True, False)
-        acc = gradient_over_keys(q, do, acc, opened, shut, *rest, W, BLOCK_N, False, False, False)
-        acc = gradient_over_keys(q, do, acc, shut, end, *rest, W, BLOCK_N, False, True, False)
+        acc = gradient_over_keys(q, do, acc, begin, opened, *rest, W, STEP, BLOCK_N, False, True, False)
+        acc = gradient_over_keys(q, do, acc, opened, shut, *rest, W, STEP, BLOCK_N, False, False, False)
+        acc = gradient_over_keys(q, do, acc, shut, end, *rest, W, STEP, BLOCK_N, False, True, False)
     if CARE:
         acc = tl.where((share != share)[:, None], tl.where(first < last, float("nan"), 0.0)[:, None], acc)
     else:
@@ -361,7 +372,8 @@ def tiles_that_reach(reach, count, begin, end):
 def gradients_over_queries(
     k, values, dk, dv, begin, end, query, dout, scale, delta_of, shift_of, share_of, seen, query_ids, key_ids, columns,
     T, S, more,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, STEP: tl.constexpr, BLOCK_M: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr,
+    CARE: tl.constexpr,
 ):  # fmt: skip
     """Add tiles [begin, end) of queries to the gradients of a tile of keys and values: keys are rows."""
     for tile in range(begin, end):
@@ -372,10 +384,15 @@ def gradients_over_queries(
         delta = tl.load(delta_of + rows, mask=there, other=0.0)
         shift = tl.load(shift_of + rows, mask=there, other=INF)
         share = tl.load(share_of + rows, mask=there, other=0.0)
+        if CARE or STEP < W:
+            s = products_in_steps(k, columns, S, query, rows, T, W, STEP, MODIFIED) * scale
+            dp = products_in_steps(values, columns, S, dout, rows, T, W, STEP, MODIFIED)
+        else:
+            s, dp = products_with(k, q, MODIFIED) * scale, products_with(values, do, MODIFIED)
         if CARE:
             live = share > 0.0
             q, do = tl.where(live[:, None], q, 0.0).to(q.dtype), tl.where(live[:, None], do, 0.0).to(do.dtype)
-        s, dp = products_with(k, q, MODIFIED) * scale, products_with(values, do, MODIFIED)
+            s, dp = tl.where(live[None, :], s, 0.0), tl.where(live[None, :], dp, 0.0)
         if MODIFIED:
             s, derivative = modified(s, rows, columns, T, S, more[0], True)
             dp = dropped(dp, rows, columns, more[2], True)
@@ -398,7 +415,8 @@ def gradients_of_keys(
     query, key, value, factors, seen, query_ids, key_ids, options, alibi, table, places, bias, bits, words,
     dout, delta_of, shift_of, share_of, reach, dkey, dvalue, marked,
     N, GROUP, T, S, seen_b, seen_n, ids_b,
-    W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, CARE: tl.constexpr,
+    W: tl.constexpr, STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr,
+    CARE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and values, over the queries of its heads in their order."""
     tiles, count = tl.cdiv(S, BLOCK_N), tl.cdiv(T, BLOCK_M)
@@ -408,10 +426,9 @@ def gradients_of_keys(
         if tl.load(marked + tl.program_id(0)) == 0:
             return
     columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = load_rows(key + of_keys * S * W, columns, S, W)
-    values = load_rows(value + of_keys * S * W, columns, S, W)
-    if CARE:
-        k, values = finite_or_zero(k), finite_or_zero(values)
+    k, values = key + of_keys * S * W, value + of_keys * S * W
+    if STEP == W and not CARE:
+        k, values = load_rows(k, columns, S, W), load_rows(values, columns, S, W)
     scale = tl.load(factors)
     dk, dv = tl.zeros((BLOCK_N, W), tl.float32), tl.zeros((BLOCK_N, W), tl.float32)
     for head in range(of_keys * GROUP, of_keys * GROUP + GROUP):
@@ -423,12 +440,14 @@ def gradients_of_keys(
         rest = (query + head * T * W, dout + head * T * W, scale, delta_of + head * T, shift_of + head * T,
                 share_of + head * T, seen_of, query_ids + b * ids_b * T, key_ids + b * ids_b * S, columns, T, S,
                 more)  # fmt: skip
+        own = dk, dv
         if CARE or MODIFIED:
-            dk, dv = gradients_over_queries(k, values, dk, dv, first, last, *rest, W, BLOCK_M, MODIFIED, True, CARE)
+            own = gradients_over_queries(k, values, *own, first, last, *rest, W, STEP, BLOCK_M, MODIFIED, True, CARE)
         else:
-            dk, dv = gradients_over_queries(k, values, dk, dv, first, opened, *rest, W, BLOCK_M, False, True, False)
-            dk, dv = gradients_over_queries(k, values, dk, dv, opened, shut, *rest, W, BLOCK_M, False, False, False)
-            dk, dv = gradients_over_queries(k, values, dk, dv, shut, last, *rest, W, BLOCK_M, False, True, False)
+            own = gradients_over_queries(k, values, *own, first, opened, *rest, W, STEP, BLOCK_M, False, True, False)
+            own = gradients_over_queries(k, values, *own, opened, shut, *rest, W, STEP, BLOCK_M, False, False, False)
+            own = gradients_over_queries(k, values, *own, shut, last, *rest, W, STEP, BLOCK_M, False, True, False)
+        dk, dv = own
     if not CARE:
         tl.store(marked + tl.program_id(0), tl.max((tl.sum(dk * 0.0, 1) + tl.sum(dv * 0.0, 1) != 0.0).to(tl.int8)))
     store_rows(dkey + of_keys * S * W, columns, S, dk * scale, W)

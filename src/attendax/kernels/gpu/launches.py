@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 DTYPES = ("bfloat16", "float16", "float32")
 WIDTHS = (64, 128, 256)  # of queries, keys and values; others are padded with zeros
+STEPS = (64, 128, 32)  # in float32, numbers of a row in one product: for all 256 there are not enough registers
 TARGETS = {  # and the capabilities of GPUs that run it: from 9.0 on its own alone
     "sm_80": ((8, 0), (8, 6), (8, 7), (8, 9)),
     "sm_90": ((9, 0),),
@@ -22,11 +23,6 @@ FLOAT32 = ("factors", "alibi", "table", "bias", "dbias", "row_max", "row_sum", "
            "sums", "sums_of_rows")  # fmt: skip
 PART = 8192  # keys are added in parts that begin at multiples of it, a multiple of each tile of keys
 FEW = 128  # blocks: with no more of them the parts are added at a time, and not one after the other
-
-
-def widths(dtype: str) -> tuple[int, ...]:
-    """The widths of a dtype: in float32 the largest would need more registers than there are."""
-    return WIDTHS[:-1] if dtype == "float32" else WIDTHS
 
 
 class Tiles(NamedTuple):
@@ -48,9 +44,9 @@ TILES: dict[
         "gradients_of_keys": (Tiles(64, 64, 8, 2), Tiles(32, 64, 8, 2), Tiles(32, 32, 8, 1)),
     },
     ("sm_80", 4): {
-        "forward": (Tiles(32, 32, 4, 2), Tiles(32, 16, 8, 2)),
-        "gradient_of_query": (Tiles(32, 32, 8, 2), Tiles(16, 32, 8, 2)),
-        "gradients_of_keys": (Tiles(32, 32, 8, 2), Tiles(16, 16, 8, 2)),
+        "forward": (Tiles(32, 32, 4, 2), Tiles(32, 16, 8, 2), Tiles(32, 16, 8, 2)),
+        "gradient_of_query": (Tiles(32, 32, 8, 2), Tiles(16, 32, 8, 2), Tiles(32, 32, 8, 2)),
+        "gradients_of_keys": (Tiles(32, 32, 8, 2), Tiles(16, 16, 8, 2), Tiles(32, 16, 8, 2)),
     },
     ("sm_90", 2): {
         "forward": (Tiles(128, 64, 4, 3), Tiles(128, 128, 8, 2), Tiles(128, 32, 8, 2)),
@@ -58,16 +54,16 @@ TILES: dict[
         "gradients_of_keys": (Tiles(64, 128, 8, 2), Tiles(32, 64, 8, 3), Tiles(32, 32, 8, 2)),
     },
     ("sm_90", 4): {
-        "forward": (Tiles(128, 32, 8, 2), Tiles(32, 16, 8, 2)),
-        "gradient_of_query": (Tiles(64, 32, 8, 2), Tiles(16, 32, 8, 2)),
-        "gradients_of_keys": (Tiles(32, 32, 8, 2), Tiles(16, 16, 8, 2)),
+        "forward": (Tiles(128, 32, 8, 2), Tiles(32, 16, 8, 2), Tiles(32, 16, 8, 2)),
+        "gradient_of_query": (Tiles(64, 32, 8, 2), Tiles(16, 32, 8, 2), Tiles(32, 32, 8, 2)),
+        "gradients_of_keys": (Tiles(32, 32, 8, 2), Tiles(16, 16, 8, 2), Tiles(32, 16, 8, 2)),
     },
 }
 TILES["sm_100", 2] = TILES["sm_90", 2] | {
     "forward": (Tiles(128, 64, 8, 3), Tiles(128, 128, 8, 2), Tiles(128, 32, 8, 2)),
     "gradients_of_keys": (Tiles(64, 64, 8, 2), Tiles(32, 64, 8, 3), Tiles(32, 32, 8, 2)),
 }
-TILES["sm_100", 4] = TILES["sm_90", 4] | {"forward": (Tiles(64, 64, 8, 2), Tiles(32, 16, 8, 2))}
+TILES["sm_100", 4] = TILES["sm_90", 4] | {"forward": (Tiles(64, 64, 8, 2), Tiles(32, 16, 8, 2), Tiles(32, 16, 8, 2))}
 TILES["sm_120", 2] = TILES["sm_80", 2] | {
     "gradient_of_query": (Tiles(64, 64, 8, 2), Tiles(128, 32, 8, 2), Tiles(32, 32, 8, 2)),
 }
@@ -81,10 +77,10 @@ COMMON: dict[int, dict[str, tuple[Tiles, ...]]] = {  # of modified scores, by by
         "gradient_of_bias": (Tiles(32, 32, 8, 2), Tiles(16, 32, 8, 2), Tiles(16, 32, 8, 2)),
     },
     4: {
-        "forward": (Tiles(32, 32, 8, 2), Tiles(32, 16, 8, 2)),
-        "gradient_of_query": (Tiles(16, 32, 8, 2), Tiles(16, 16, 8, 2)),
-        "gradients_of_keys": (Tiles(16, 16, 8, 2), Tiles(16, 16, 8, 2)),
-        "gradient_of_bias": (Tiles(16, 32, 8, 2), Tiles(16, 16, 8, 2)),
+        "forward": (Tiles(32, 32, 8, 2), Tiles(32, 16, 8, 2), Tiles(32, 16, 8, 2)),
+        "gradient_of_query": (Tiles(16, 32, 8, 2), Tiles(16, 16, 8, 2), Tiles(16, 32, 8, 2)),
+        "gradients_of_keys": (Tiles(16, 16, 8, 2), Tiles(16, 16, 8, 2), Tiles(16, 16, 8, 2)),
+        "gradient_of_bias": (Tiles(16, 32, 8, 2), Tiles(16, 16, 8, 2), Tiles(16, 16, 8, 2)),
     },
 }
 TILES_OF_MODIFIED = {(target, size): table for target in TARGETS for size, table in COMMON.items()}
@@ -147,6 +143,11 @@ class Sizes(NamedTuple):
     seen_n: bool = False
     ids_b: bool = False
     modified: bool = False  # whether there is more than scores of products and intervals of keys
+
+    @property
+    def step(self) -> int:
+        """The numbers of a row that are multiplied at a time."""
+        return STEPS[WIDTHS.index(self.W)] if self.dtype == "float32" else self.W
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -223,14 +224,15 @@ class Sizes(NamedTuple):
     def _gradient_of_bias(self, axes: tuple[bool, ...], shape: tuple[int, ...], arrays: tuple[str, ...]) -> Launch:
         tiles = self.tiles("gradient_of_bias")
         blocks = shape[0] * shape[1] * -(-shape[2] // tiles.queries) * -(-shape[3] // tiles.keys)
-        constants = {"W": self.W, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys}
+        constants = {"W": self.W, "STEP": self.step, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys}
         numbers = *self.numbers, self.B, *map(int, axes)
         return Launch("gradient_of_bias", self.dtype, blocks, arrays, numbers, constants, tiles)
 
     def _twice(self, kernel: str, blocks: int, arrays: tuple[str, ...], *numbers: int) -> list[Launch]:
         """A kernel, and once more with care, for the tiles that met a number that is not finite."""
         tiles = self.tiles(kernel)
-        constants = {"W": self.W, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys, "MODIFIED": int(self.modified)}
+        constants = {"W": self.W, "STEP": self.step, "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys}
+        constants["MODIFIED"] = int(self.modified)
         return [
             Launch(kernel, self.dtype, blocks, arrays, (*self.numbers, *numbers), constants | {"CARE": care}, tiles)
             for care in (0, 1)
@@ -241,7 +243,7 @@ def every_launch(target: str) -> Iterator[Launch]:
     """One launch of each kernel that is compiled for a target."""
     done = set()
     for dtype in DTYPES:
-        for W, modified in itertools.product(widths(dtype), (False, True)):
+        for W, modified in itertools.product(WIDTHS, (False, True)):
             sizes = Sizes(1, 1, 1, 1, PART + 1, W, dtype, target, modified=modified)
             for program in (sizes.forward(), sizes.gradients(True, (True,) * 4 if modified else None)):
                 for launch in program.launches:

@@ -30,8 +30,26 @@ def products_with(one, other, MODIFIED: tl.constexpr):
 @triton.jit
 def load_rows(array, rows, count, WIDTH: tl.constexpr):
     """Rows of an array (count, WIDTH), and zeros behind the last."""
-    at = rows.to(tl.int64)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    return load_steps(array, rows, count, WIDTH, WIDTH)
+
+
+@triton.jit
+def load_steps(array, rows, count, WIDTH: tl.constexpr, STEP: tl.constexpr):
+    """The first STEP numbers of rows of an array (count, WIDTH), and zeros behind the last row."""
+    at = rows.to(tl.int64)[:, None] * WIDTH + tl.arange(0, STEP)[None, :]
     return tl.load(array + at, mask=(rows < count)[:, None], other=0.0)
+
+
+@triton.jit
+def products_in_steps(
+    one, rows, count, other, columns, other_count, W: tl.constexpr, STEP: tl.constexpr, MODIFIED: tl.constexpr
+):
+    """The product of each row of one array with each of another: STEP numbers of each row are loaded at a time."""
+    s = tl.zeros((rows.shape[0], columns.shape[0]), tl.float32)
+    for at in range(0, W, STEP):
+        x, y = load_steps(one + at, rows, count, W, STEP), load_steps(other + at, columns, other_count, W, STEP)
+        s += products_with(x, y, MODIFIED)
+    return s
 
 
 @triton.jit
