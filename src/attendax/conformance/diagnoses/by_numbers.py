@@ -9,7 +9,7 @@ import numpy as np
 from ..cases import CASES
 from ..cases.case import SIZES
 from ..cases.square import plain_of
-from ..conventions.table import python
+from ..conventions.table import TABLE, python
 from ..judge.comparing import Tolerance, compare
 from ..judge.judges import compared
 from ..judge.trial import Trial
@@ -38,6 +38,8 @@ SYMBOLS = (
 )  # fmt: skip
 MEANS = {"1/scale": ": the scale is left out", "scale": ": the scale is applied once more",
          "1/log 2": ": in units of log 2", "log 2": ": in units of log 2"}  # fmt: skip
+SCALED = TABLE["gradient_scale"]
+WITHOUT_SCALE = {"grad key": SCALED["not of keys"].words, "grad query": SCALED["not of queries"].words}
 
 
 def see(faults: Faults) -> None:
@@ -152,6 +154,7 @@ def _factors(faults: Faults) -> None:
             one = all(_fits(factor, middle, trial) for factor, trial in every)
             symbol = f"{middle:.4g}" if one else f"{values[0]:.4g} to {values[-1]:.4g}"
         words = f"{', '.join(leaves)}: {symbol} times what is right{MEANS.get(symbol, '')}"
+        words = WITHOUT_SCALE.get(next(iter(leaves)), words) if (len(leaves), symbol) == (1, "1/scale") else words
         faults.take(words, names, tried=len(names) * (symbol in MEANS))
         left = {name: factor for name, factor in left.items() if name not in names}
 

@@ -13,7 +13,7 @@ from ..cases.how import How
 from ..conventions.table import OVERFLOWS
 from ..judge.judging import find
 from ..judge.trial import Trial
-from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
+from ..judge.verdicts import AGAIN, AN_ARRAY, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, unexplained
 from .causes import VAGUE, WRONG, Faults, apart, folded, joined, rank
@@ -172,6 +172,9 @@ def _of_calls(faults: Faults, implementation: Implementation, how: How) -> None:
     for o in faults.left:
         for words, name in ((WROTE, f"writes to {o.finding.leaf}"), (CHANGES, CHANGES), (AGAIN, AGAIN)):
             said[name] |= {o.case.name} if o.finding.message.startswith(words) else set()
+    some = f"writes to {AN_ARRAY}"
+    if known := next((name for name, names in said.items() if names and "writes to" in name and name != some), ""):
+        said[known] |= said.pop(some, set())
     for name, names in said.items():
         faults.take(name, names)
     zeros = {o.case.name for o in faults.left if o.finding.leaf == "out" and by_numbers.gives_zeros(o.got)}

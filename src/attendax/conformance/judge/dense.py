@@ -123,7 +123,10 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style, tangents: Leaves 
     scores = products if cap is None else step(compute_dtype(cap) * xp.tanh(products / compute_dtype(cap)))
     slope = 1 if cap is None else 1 - xp.tanh(products / compute_dtype(cap)) ** 2  # of the scores in the products
     if "bias" in arrays:
-        scores = step(scores + arrays["bias"])
+        bias = arrays["bias"]
+        if xp is not np:  # XLA sums its gradient in its own dtype
+            bias = rounding.wide("bias", xp.broadcast_to(inputs.arrays["bias"], scores.shape))
+        scores = step(scores + bias)
     scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
     largest = xp.max(scores.real, axis=-1, keepdims=True, initial=np.finfo(compute_dtype).min)
     sinks = arrays["sinks"][:, None, None] if "sinks" in arrays else np.full((), -np.inf, compute_dtype)

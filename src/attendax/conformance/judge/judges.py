@@ -108,7 +108,10 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
             return _by_convention(trial, "empty")
     if empty != law("empty") and right.empty_rows(trial.meant()).any():
         for way in ways:
-            if not compared(trial, got, trial.by_convention(way)).verdict.fails:
+            wanted = trial.by_convention(way)
+            if DECLARED["nan"] in (way, empty):
+                got = _with_nan(trial, got, wanted)
+            if not compared(trial, got, wanted).verdict.fails:
                 return _by_convention(trial, "empty")
     finding, leaf = _named(got, finding), finding.leaf or ""
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
@@ -124,6 +127,16 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
             if compared(trial, rights, wanted).verdict.fails:  # it matters there
                 return finding._replace(verdict=Verdict.SILENT, message=f"the result is as if {name} were not given")
     return finding
+
+
+def _with_nan(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
+    """Results with right gradients in place of NaN, which comes from the texts that have a query without any key."""
+    texts = np.asarray(right.empty_rows(trial.meant()).any((-1, -2), keepdims=True))[..., None]
+    found = dict(got)
+    for leaf in (x for x in got if x.startswith("grad") and wanted[x].shape == got[x].shape):
+        of_texts = texts if got[leaf].ndim == texts.ndim and leaf != "grad bias" else texts.any()
+        found[leaf] = np.where(np.isnan(got[leaf]) & of_texts, wanted[leaf], got[leaf])
+    return found
 
 
 def _named(got: Leaves, finding: Finding) -> Finding:

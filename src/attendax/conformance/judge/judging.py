@@ -1,7 +1,11 @@
 """One case of one implementation: whether it is offered, and what its judge finds."""
 
 import functools
+import math
+import re
 from collections.abc import Callable
+
+import numpy as np
 
 from ..adapters.implementation import Implementation
 from ..cases import BY_NAME, Case
@@ -13,7 +17,7 @@ from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers, first_line
 from .judges import JUDGES
 from .trial import Trial
-from .verdicts import WROTE, Finding, Verdict
+from .verdicts import AN_ARRAY, WROTE, Finding, Verdict
 
 # The plainest call that has a trait: the axes before its heads, and its sizes, from its own.
 NEEDED: dict[str, tuple[str, Callable[[dict[str, int]], dict[str, int]]]] = {
@@ -24,6 +28,7 @@ NEEDED: dict[str, tuple[str, Callable[[dict[str, int]], dict[str, int]]]] = {
     "rank 5": ("AB", lambda x: {"A": 2}),
 }
 TRACED = {FORWARD: "traced", GRADIENT: "traced gradient"}  # which is not compiled
+IN_PLACE = re.compile("is read-only|leaf Variable that requires grad is being used in an in-place operation")
 PROBED = ("grouped heads", "V != D", *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks it raises
 
 
@@ -111,6 +116,8 @@ def _is_refused(failed: Failed, trial: Trial) -> bool:
 
 def _raised(failed: Failed, trial: Trial) -> Finding:
     """The finding if a call raises: in a narrow dtype alone, as -1e9 does in float16, it is not offered there."""
+    if IN_PLACE.search(failed.said):
+        return Finding(Verdict.WRONG, f"{WROTE} {AN_ARRAY}", AN_ARRAY)
     fault = Finding(Verdict.OBSCURE, str(failed))
     if trial.how.strict or trial.dtype not in NARROW or trial.dtype == trial.how.dtype:
         return fault
@@ -136,24 +143,28 @@ def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> 
     for trait in case.traits(trial.inputs):
         if trait in PROBED and trait != trial.how.dtype and (reason := _probe(trial, trait)):
             own = trait == GRADIENTS and rule_of(implementation, trial.how)
-            return None if own else (trait, f"{trait}: raises {reason}")
+            return None if own else (trait, f"{trait}: {reason}")
     return None
 
 
 @functools.lru_cache(maxsize=256)
 def _error(implementation: Implementation, trait: str, dtype: str, sizes: tuple[tuple[str, int], ...]) -> str:
-    """The error of the plainest call that needs a trait; nothing where it runs."""
+    """Words for what the plainest call that needs a trait does wrong; nothing where it runs."""
     form, how = implementation.form, How(dtype=dtype, sizes=dict(sizes))
     case = plain_of(form, how.sizes, case=BY_NAME["gradient: plain" if trait == GRADIENTS else "plain"])
     base = SIZES | case.sizes
     leading, sized = NEEDED.get(trait, (case.leading, dict))
     case = case._replace(sizes=base | sized(base), leading=leading, dtype=trait if trait in DTYPES else None)
+    inputs = Trial(implementation, case, how).inputs
+    shape = (*inputs.arrays["query"].shape[:-1], inputs.arrays["value"].shape[-1])
     try:
-        call(implementation, Trial(implementation, case, how).inputs, case.direction)
+        out = call(implementation, inputs, case.direction).get("out", np.zeros(shape))
+        if out.shape != shape and out.size == math.prod(shape):
+            return f"gives the shape {out.shape}, expected {shape}"  # as values are reshaped to the width of keys
     except (NotImplementedError, Died):
         return ""  # what says so itself, or ends, tells by the call of each case
     except (Failed, NoNumbers) as failed:
-        return str(failed)
+        return f"raises {failed}"
     return ""
 
 

@@ -51,8 +51,10 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
         for compiled in (False, True) if in_jax else (False,):
             more = dense_errors(case, how.seed, dtype, draws=MANY_DRAWS, in_jax=compiled, style=style)
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
-        for way in OTHERWISE if not how.strict and case.direction in OF_NUMBERS and dtype == "float32" else ():
-            more = dense_errors(case, how.seed, dtype, draws=1, style=style._replace(**way))
+        of_float32 = dtype == "float32"
+        for way in OTHERWISE[0 if of_float32 else -1 :] if not how.strict and case.direction in OF_NUMBERS else ():
+            many = 1 if of_float32 else MANY_DRAWS
+            more = dense_errors(case, how.seed, dtype, draws=many, style=style._replace(**way))
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
     found = {leaf: _tolerance(case, how, dtype, leaf, errors.get(leaf)) for leaf in wanted}
     if effort >= 0 and not fine and case.direction in (GRADIENT, GRADIENT_HELD):

@@ -97,6 +97,7 @@ class Trial:
         """The others, except what a query without any key gets, unless each call has such a query."""
         always = self.declared.value("pairs") != law("pairs")
         expressed = (*SEEING, "pairs", "scale", *["empty"] * (not always))
+        expressed += ("given_scale",) * ("scale" not in self.inputs.options)
         return Form(tuple(x for x in self.declared.off if x[0] not in expressed))
 
     def by_convention(self, empty: str = "") -> Leaves:

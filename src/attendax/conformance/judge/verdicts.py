@@ -7,6 +7,7 @@ from typing import NamedTuple
 CHANGES = "a result changes when the function is called again"
 AGAIN = "a second backward through the same graph gives other gradients"
 WROTE = "the call wrote to"
+AN_ARRAY = "an array that may not be changed"  # and the error does not say which
 ZEROS = "the result is all zeros"
 WITHOUT = "wrong without dropout, too"
 # Why a case is not judged.

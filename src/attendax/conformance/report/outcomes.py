@@ -65,7 +65,8 @@ class Outcomes(NamedTuple):
         process: why the function was called in the process that judges; empty where it had one of its own.
         left_out: what the budget had no room for.
         called: how it is called and what it means, line by line, if it was described.
-        unsettled: what is open about that: unusual meanings, defects, and parameters of which no meaning is known.
+        unsettled: what is open about that: unusual meanings, and parameters of which no meaning is known.
+        defects: those that its description shows and no case tests.
     """
 
     name: str
@@ -84,11 +85,13 @@ class Outcomes(NamedTuple):
     left_out: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
     unsettled: tuple[str, ...] = ()
+    defects: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """True if nothing is wrong or unsettled, something was judged, and all that had to be."""
-        return self.judged and not self.failures and not self.unsettled and not self.coverage.gaps
+        wrong = self.failures or self.defects
+        return self.judged and not wrong and not self.unsettled and not self.coverage.gaps
 
     @property
     def judged(self) -> bool:
@@ -157,7 +160,9 @@ class Outcomes(NamedTuple):
         about = {k: found[k] for k in cls._fields if k in found and k not in ("cases", "causes")}
         causes = [{k: cause[k] for k in Cause._fields if k in cause} for cause in found.get("causes", ())]
         made = [Cause(**x | {"harm": Harm(x["harm"]), "cases": tuple(x["cases"])}) for x in causes]
-        about |= {name: tuple(found.get(name, ())) for name in ("require", "left_out", "called", "unsettled")}
+        about |= {
+            name: tuple(found.get(name, ())) for name in ("require", "left_out", "called", "unsettled", "defects")
+        }
         return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about, causes=tuple(made))
 
 

@@ -77,8 +77,8 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
 
 
 def headline(report: Outcomes) -> str:
-    """OK, FAIL for a fault, INCOMPLETE if too little was judged or the meaning is not settled."""
-    return "OK" if report.ok else "FAIL" if report.failures else "INCOMPLETE"
+    """OK, FAIL for a fault or a defect, INCOMPLETE if too little was judged or the meaning is not settled."""
+    return "OK" if report.ok else "FAIL" if report.failures or report.defects else "INCOMPLETE"
 
 
 def summary(report: Outcomes) -> str:
@@ -97,6 +97,7 @@ def summary(report: Outcomes) -> str:
     elif report.judged:
         little = ", but too little was judged" if report.coverage.gaps else ""
         little = ", but the meaning of the function is not settled" if report.unsettled else little
+        little = ", but its calls show a defect" if report.defects else little
         told = f"{passed} of {number_of(total, 'case')} {'passes' if passed == 1 else 'pass'}{rest}{little}."
     else:
         told = f"No case was judged{rest}."
@@ -158,6 +159,8 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
     for line in (*report.called[1:], "") if report.called else ():
         yield 0, (line, "")
     yield 0, (summary(report), look)
+    for words in report.defects:
+        yield 0, ("defect: ", "bold red"), (words, "bold")
     for words in report.unsettled:
         yield 0, ("unsettled: ", "bold red"), (words, "bold")
     for number, cause in enumerate(report.causes[:MOST], start=1):
