@@ -333,7 +333,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "tokens_hidden": "mask is ignored", "groups_moved": "by the place in a group",
     "columns_behind": "all behind the queries seen", "tokens_first": "tokens, batches and heads are mixed",
     "tril_weights": "applied after the softmax", "right_side_short": "one key less to the right",
-    "padding_alone": "hide padding", "keys_reshaped": "instead of transposed",
+    "padding_alone": "hide padding", "repeats_tiled": "tiled", "keys_reshaped": "instead of transposed",
     "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
@@ -371,7 +371,7 @@ def test_a_function_as_people_write_it(name):
     wrong = base if fn not in (*RIGHT, *OPEN) and off and f"{module}:{base}" in READINGS else ""
     longer = next((key for key in WORDS if "_" in key and fn.endswith(key)), off)
     report = check(f"contract.{name}", level="forward", seed=7)
-    said = [cause.name for cause in report.causes[:1]] + list(report.unsettled)
+    said = [cause.name for cause in report.causes[:1]] + [*report.defects, *report.unsettled]
     if wrong or longer != off:
         assert not report.ok
         assert any(WORDS[longer] in words for words in said), said
@@ -381,4 +381,4 @@ def test_a_function_as_people_write_it(name):
         assert any(OPEN[fn] in words for words in said), said
     else:
         assert not report.failures, [cause.name for cause in report.causes]
-        assert not report.unsettled
+        assert not report.unsettled + report.defects

@@ -264,3 +264,57 @@ def keys_reshaped(q, k, v, mask=None):
     """Keys are reshaped to (B, N, D, S)."""
     s = q @ k.reshape(*k.shape[:2], k.shape[3], -1) / np.sqrt(q.shape[-1])
     return softmax(s if mask is None else np.where(mask == 0, -9e15, s)) @ v
+
+
+def projected(Q, K, V, W_q, W_k, W_v, W_o, num_heads):
+    """An exercise: the weights of projections are arguments."""
+    q, k, v = (_split(x @ w, num_heads) for x, w in ((Q, W_q), (K, W_k), (V, W_v)))
+    out = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+    return out.swapaxes(1, 2).reshape(*Q.shape[:2], -1) @ W_o
+
+
+def _split(x, heads):
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def heads_merged(query, key_, value, mask=None):
+    """Equinox: (T, N, D) in, (T, N·D) out."""
+    s = np.einsum("tnd,snd->nts", query, key_) / np.sqrt(query.shape[-1])
+    s = s if mask is None else np.where(mask, s, np.finfo(s.dtype).min)
+    return np.einsum("nts,snd->tnd", softmax(s), value).reshape(query.shape[0], -1)
+
+
+def value_before_key(query, value, key=None, *, num_heads, use_causal_mask=False):
+    """Keras: the key may be left out, and the number of heads may not."""
+    q, k, v = (_split(x, num_heads) for x in (query, value if key is None else key, value))
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -1e9) if use_causal_mask else s
+    return {"output": (softmax(s) @ v).swapaxes(1, 2).reshape(*query.shape[:2], -1)}
+
+
+def word_or_numbers(q, k, v, mask=None):
+    """A mask is the word "causal", bools or numbers that are added."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if isinstance(mask, str):
+        mask = np.tri(*s.shape[-2:], s.shape[-1] - s.shape[-2], dtype=bool)
+    if mask is not None:
+        s = np.where(mask, s, np.finfo(s.dtype).min) if mask.dtype == bool else s + mask
+    return softmax(s) @ v
+
+
+def documents_required(q, k, v, segment_ids):
+    """The segment ids of queries and keys are required."""
+    same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    return softmax(np.where(same, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e9)) @ v
+
+
+def lengths_required(q, k_cache, v_cache, cache_seqlens):
+    """The lengths of keys are required."""
+    seen = np.arange(k_cache.shape[-2]) < cache_seqlens[:, None, None, None]
+    return softmax(np.where(seen, q @ k_cache.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e9)) @ v_cache
+
+
+def bias_flag(q, k, v, bias=False, mask=None):
+    """A bias that is on or off is none of the call."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + (1.0 if bias else 0.0)
+    return softmax(s if mask is None else np.where(mask, s, -1e9)) @ v

@@ -174,3 +174,48 @@ def packed_lists(query, key, value, q_seqlen=None, kv_seqlen=None):
         outs.append(((q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v).transpose(1, 2))
         a, b = a + m, b + n
     return torch.cat(outs, 1)
+
+
+def given_width(q, k, v, d_k, mask=None, dropout=None):
+    """The width of a head is required; a mask (B, T, S) is for all heads."""
+    s = q @ k.mT / math.sqrt(d_k)
+    p = (s if mask is None else s.masked_fill(mask[:, None] == 0, -1e9)).softmax(-1)
+    return (p if dropout is None else dropout(p)) @ v
+
+
+def dropout_required(query, key, value, mask, dropout):
+    """A module for dropout is required, and may be None; gives (out, weights)."""
+    s = query @ key.mT / math.sqrt(query.shape[-1])
+    p = (s if mask is None else s.masked_fill_(mask == 0, -1e9)).softmax(-1)
+    p = p if dropout is None else dropout(p)
+    return p @ value, p
+
+
+def weights_first(query, keys, values, mask=None):
+    """Gives (weights, out)."""
+    s = query @ keys.mT / math.sqrt(query.shape[-1])
+    p = (s if mask is None else s.masked_fill(~mask, -1e9)).softmax(-1)
+    return p, p @ values
+
+
+def real_tokens_left(q, k, v, key_padding_mask=None, causal=False, window_size=(-1, -1)):
+    """The attention_ref of FlashAttention: causal and windows end at the last real key of a text (B, T, N, D)."""
+    s = torch.einsum("btnd,bsnd->bnts", q, k) / math.sqrt(q.shape[-1])
+    T, S = s.shape[-2:]
+    end = S if key_padding_mask is None else key_padding_mask.sum(-1)[:, None, None, None]
+    far, (left, right) = torch.arange(S) - torch.arange(T)[:, None] - end + T, window_size
+    seen = torch.ones_like(s, dtype=torch.bool) if key_padding_mask is None else key_padding_mask[:, None, None]
+    seen = (
+        seen
+        & (far <= (0 if causal else right if right >= 0 else 2 * (S + T)))
+        & (far >= -(left if left >= 0 else 2 * (S + T)))
+    )
+    p = s.masked_fill(~seen, -math.inf).softmax(-1).masked_fill(~seen.any(-1, keepdim=True), 0.0)
+    return torch.einsum("bnts,bsnd->btnd", p, v)
+
+
+def repeats_tiled(xq, xk, xv, n_rep=1, mask=None):
+    """LLaMA, but the heads of keys are tiled; how often has a default."""
+    q, k, v = (x.transpose(1, 2) for x in (xq, xk.repeat(1, 1, n_rep, 1), xv.repeat(1, 1, n_rep, 1)))
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    return ((s if mask is None else s + mask).softmax(-1) @ v).transpose(1, 2)

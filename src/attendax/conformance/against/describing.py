@@ -35,7 +35,9 @@ from .options import (
     NUMBERED,
     OF_BATCH,
     OF_KEYS,
+    OPEN_LENGTHS,
     OPEN_MASKS,
+    OPEN_SEGMENTS,
     OPEN_WINDOWS,
     OPTIONS,
     READ,
@@ -64,6 +66,7 @@ NOT_TAKEN = "not taken, or none of the options that are known"
 SECOND = "second result"
 SEVERAL = "it always gives several arrays, of which the first is compared"
 ON_BOTH_SIDES = "no limit, if both are"  # of a negative side of a window; one alone is a number
+IDENTITY = "lambda x: x"  # a dropout that is a function
 NO_END = 2**20  # a window that has all keys
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
@@ -137,7 +140,7 @@ class Describing:
     def _free(self) -> list[str]:
         """Its keywords that may be options."""
         known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
-        known |= self.fn.meant.keys() - options.MEANT.keys()  # by a part of its name
+        known |= {x for x in self.fn.meant if x not in options.MEANT and options.named(x)}  # by a part of its name
         unread = {*self.fn.required, *HEADS, *KEY_HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
         return [x for x in self.fn.names if x not in unread or x in self.fn.stated]
 
@@ -145,6 +148,8 @@ class Describing:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
         stated = self.fn.stated.get(name)
         kinds = [ours for ours in ([stated] if stated else options.named(name)) if ours not in form.options]
+        if isinstance(self.fn.defaults.get(name), bool):
+            kinds = [ours for ours in kinds if OPTIONS[ours].values == (True,)]
         if found := next(filter(None, (self._read(form, name, ours) for ours in kinds)), None):
             return found
         if "mask" in options.named(name) and (found := self._beside_padding(form, name)):
@@ -154,13 +159,17 @@ class Describing:
 
     def _beside_padding(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as its mask, if the one that was read as a mask may be of padding: it has lengths."""
+        moved = self._as_lengths(form)
+        return self._read(moved, name, "mask") if moved else None
+
+    def _as_lengths(self, form: Form) -> Form | None:
+        """The form whose mask of padding tells key lengths."""
         first = form.options["mask"].name if "mask" in form.options else ""
         if "key_lengths" in form.options or "key_lengths" not in options.named(first):
             return None
         rest = form.keeping(x for x in form.options if x != "mask")
         rest = rest.but(**{axis: LAW[axis] for axis in ("masking", *OPTIONS["mask"].axes)})
-        moved = self._read(rest, first, "key_lengths")
-        return self._read(moved, name, "mask") if moved else None
+        return self._read(rest, first, "key_lengths")
 
     def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
         """The form with a keyword that is none of the options as they are read."""
@@ -189,6 +198,8 @@ class Describing:
             **dict.fromkeys(OPTIONS["bias"].names, ZERO_BIASES),
             **dict.fromkeys(OPTIONS["mask"].names, OPEN_MASKS),
             **dict.fromkeys(OPTIONS["window"].names, OPEN_WINDOWS),
+            **dict.fromkeys([*OPTIONS["segments"].names, *OPTIONS["segments"].kinds], OPEN_SEGMENTS),
+            **dict.fromkeys(set(OPTIONS["key_lengths"].names) - set(OPTIONS["mask"].names), OPEN_LENGTHS),
         }
         every |= {name: OPEN_MASKS for name in self.fn.meant if name not in every and "mask" in options.named(name)}
         none, names = self.fn.meant, [name for name in self.fn.meant if name in every]
@@ -196,9 +207,12 @@ class Describing:
         orders = [True, False]
         if len(names) > 1:  # the usual order and shapes alone
             ways, orders = list(itertools.product(*(every[name][:: len(every[name]) // 2] for name in names))), [True]
-        for self.in_order, some in itertools.product(orders if names else (), ways):
-            self.fn.meant = {**none, **dict(zip(names, some, strict=True))}
-            if self._by_scale(GENERAL) or self._by_scale(ALIKE):
+        drops = [name for name in none if name in DROPOUT]
+        off = [dict.fromkeys(drops, x) for x in ("0.0", *["None", IDENTITY] * bool(drops))]  # a number, or a function
+        orders = orders if names or drops else []
+        for self.in_order, drop, some in itertools.product(orders, off, ways):
+            self.fn.meant = {**none, **drop, **dict(zip(names, some, strict=True))}
+            if any(map(self._by_scale, (GENERAL, ALIKE, *[SQUARE] * (OPEN_SEGMENTS[0] in some)))):
                 break
         else:
             self.fn.meant = none
@@ -547,18 +561,23 @@ class Describing:
         return factor_of(one, one, "bias")
 
     def _joined(self, form: Form) -> Form:
-        """Tell whether causal counts beside a mask, and whether key lengths move its end."""
-        if form.how["causal"] == END and {"key_lengths", "is_causal"} <= form.options.keys():
-            drawn = options.drawn("key_lengths", form.options["key_lengths"].form, self.sizes)
-            by_lengths = [self._probe({"key_lengths": drawn, "is_causal": True})]
-            ways = (form.but(causal=x, empty=y) for x in (END, OF_VALID) for y in TABLE["empty"])
-            found = self._settled(ways, by_lengths)
-            form = form.but(causal=found.how["causal"]) if found else form
+        """Tell whether causal counts beside a mask, and whether key lengths move its end, and that of a window."""
+        for ours, axis, end in (("is_causal", "causal", END), ("window", "window", "end")):
+            if form.how[axis] == end and {"key_lengths", ours} <= form.options.keys():
+                drawn = options.drawn("key_lengths", form.options["key_lengths"].form, self.sizes)
+                by_lengths = [self._probe({"key_lengths": drawn, ours: OPTIONS[ours].values[0]})]
+                ways = (form.but(**{axis: x, "empty": y}) for x in (end, OF_VALID) for y in TABLE["empty"])
+                found = self._settled(ways, by_lengths)
+                form = form.but(**{axis: found.how[axis]}) if found else form
         if not {"mask", "is_causal"} <= form.options.keys():
             return form
         mask = options.drawn("mask", form.options["mask"].form, self.sizes)
         probe = self._probe({"mask": mask, "is_causal": True})
-        return self._settled([form, form.but(joins=INSTEAD)], [probe]) or form
+        if found := self._settled([form, form.but(joins=INSTEAD)], [probe]):
+            return found
+        lengths = self._as_lengths(form) if form.how["causal"] == END else None
+        moved = self._joined(lengths) if lengths else form
+        return moved if moved.how["causal"] == OF_VALID else form
 
     def _order(self, form: Form) -> Form:
         """The order in which scale, softcap, bias and mask come."""

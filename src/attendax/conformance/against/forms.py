@@ -167,7 +167,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
     form = dataclasses.replace(form, by_position=fn.by_position)
     square, begins = sizes[2::2] == sizes[3::2], {*BEGINS} & {*fn.meant}
-    packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2)
+    packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2 and sizes[4] == sizes[5])
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
     plain = [
         dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}", order=", ".join(order))

@@ -3,6 +3,7 @@
 On this side a mask is (B or 1, N or 1, T, S) with True = attend, a scale a factor, and a window or an offset a number.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ OUT_OF = {  # and back
 LAYOUTS = tuple(INTO)
 MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
+    ("TND", "T(ND)"), ("NTD", "T(ND)"),
 )  # fmt: skip
 GIVEN = INTO | {  # layouts of a result, and back
     "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
@@ -189,7 +191,10 @@ HEADS = (
     "num_q_heads",
 )  # fmt: skip
 GROUPED = ("enable_gqa",)
-DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p")
+DROPOUT = (
+    "dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p", "dropout_prob", "drop_prob",
+    "drop_rate", "attention_dropout", "attn_drop", "attn_pdrop",
+)  # fmt: skip
 RANDOM = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
 UNREAD = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM)
 
@@ -303,6 +308,9 @@ OF_MODULE = {  # attributes of a module that attention functions read
     "sinks": "xp.zeros(N, dtype=query.dtype) - xp.inf",  # of gpt-oss: they add nothing
 }  # fmt: skip
 WHOLE = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
+WIDTHS = "d_k", "dk", "d_head", "head_dim", "dim_head", "head_size", "dim_k", "key_dim"
+GROUPS = "n_rep", "num_key_value_groups", "num_groups"
+WEIGHT = re.compile(r"w_?[qkvo]|b_?[qkvo]", re.I)  # of a projection, or its bias
 KEY_HEADS = "kv_n_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
 BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
     "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
@@ -325,13 +333,20 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **LONGEST,
     "deterministic": "True",
     **dict.fromkeys(("module", "self"), WHOLE),
-    **dict.fromkeys(("n_rep", "num_key_value_groups"), "N // G"),
 }
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
     f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)")
 )
 OPEN_WINDOWS = "T + S", "(-1, -1)"  # that hide nothing
+OPEN_LENGTHS = ("xp.zeros((B,), dtype=xp.int32) + S",)  # all keys
+OPEN_SEGMENTS = tuple(f"xp.zeros((B, {x}), dtype=xp.int32)" for x in "ST")  # one segment
 ZERO_BIASES = "xp.zeros((B, N, T, S))", "xp.zeros((B * N, 1, S))", "xp.zeros((B, N, 1, S))"  # a bias that adds nothing
+
+
+def _weight(name: str, *, merged: bool) -> str:
+    """Python for the weight of a projection that changes nothing."""
+    width = "N * " * merged + ("V" if name[-1].lower() in "vo" else "D")
+    return f"xp.{'eye' if name[0].lower() == 'w' else 'zeros'}({width}, dtype=query.dtype)"
 
 
 class Completed(NamedTuple):
@@ -345,14 +360,18 @@ class Completed(NamedTuple):
 def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any]) -> Completed:
     """Sort required parameters into arrays and others, by their names."""
     meant = {name: MEANT[name] for name in required if name in MEANT} | {x: "G" for x in names if x in KEY_HEADS}
+    meant |= {x: "N // G" for x in names if x in GROUPS}
+    meant |= {x: "D" for x in names if x in WIDTHS and defaults.get(x, ...) is not None}
+    meant |= {x: _weight(x, merged=any(y in HEADS for y in names)) for x in required if WEIGHT.fullmatch(x)}
     for name in required[3:]:  # by a part of its name
         for ours in named(name)[:1]:
-            meant.setdefault(name, MEANT[ours])
+            meant.setdefault(name, MEANT.get(ours, "None"))
     if required[:1] == ["self"] and [x[0] for x in required[1:3]] == ["k", "v"]:
         del meant["self"]  # which is the query, as of a method of arrays
     left = [name for name in required if name not in meant]
-    if len(left) == 2 and len(names) > 2 and names[2] in THIRD and defaults.get(names[2], ...) is None:
-        left = list(names[:3])
     arrays = [name for name in left if name not in HEADS]
+    if len(arrays) == 2 and len(names) > 2 and names[2] in THIRD and defaults.get(names[2], ...) is None:
+        arrays = list(names[:3])
+        left = [*arrays, *(name for name in left if name in HEADS)]
     last = max((names.index(name) for name in arrays), default=0)
     return Completed(left, meant, tuple(arrays) if {*meant, *HEADS} & {*names[:last]} else ())

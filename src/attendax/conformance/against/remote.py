@@ -32,12 +32,14 @@ FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn 
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAVES = ("out", "lse")
 PERHAPS = "found"  # of a result that is a tuple, whatever others are
+TURNED = "found[::-1]"
 CONTAINERS = (
     "",
     PERHAPS,
     "found.values()",
     "vars(found).values()",
-)  # of an array, a tuple, ...
+    TURNED,
+)  # of an array, a tuple, ..., a tuple whose second is the result
 OBJECT = "types.SimpleNamespace"  # an argument that is one
 CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 Results = tuple[np.ndarray, ...]
@@ -73,6 +75,8 @@ class Here(Subject):
         self.fixed: set[str] = set()  # options whose numbers it looks at
         around = getattr(inspect.unwrap(self.fn), "__globals__", {}).values() if callable(self.fn) else ()
         self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
+        if isinstance(self.fn, type):
+            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as a method of an object of it")
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)
@@ -100,20 +104,30 @@ class Here(Subject):
             arrays, options = _made(request.arrays, kind), _made(request.options, kind)
             try:
                 if kind == "jax":
-                    found = self._in_programs(fn, request.code, arrays, options)
+                    parts = self._in_programs(fn, request.code, arrays, options)
                 else:
                     with _on_one_thread(kind):
-                        found = fn(*arrays, **options)
+                        parts = self._parts(fn(*arrays, **options), arrays, request.code)
             except (Exception, SystemExit) as error:
                 said[kind] = Failed.by(error)
                 continue
-            parts, self.container = _arrays(found), max(self.container, _container(found))
-            if not parts:
-                raise Failed(f"it gives {type(found).__name__}, expected an array")
+            if not isinstance(parts, list):
+                raise Failed(f"it gives {type(parts).__name__}, expected an array")
             self.kinds = [_kind_of(parts[0], kind)]  # its own from now on
             results = (framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
             return dict(zip(LEAVES, results, strict=False))
         raise said[next((kind for kind in reversed(self.kinds) if kind in self.uses), self.kinds[0])]
+
+    def _parts(self, found: Any, arrays: Any, code: str = "") -> Any:
+        """The first two arrays of a result, that of the shape of attention first; a result without arrays as it is."""
+        container = _container(found)
+        if container == 1 and not code:
+            right = (*arrays[0].shape[:-1], arrays[2].shape[-1]) if len(arrays) == 3 else ()
+            turned = [getattr(x, "shape", ()) == right for x in found[:2]] == [False, True]
+            container = CONTAINERS.index(TURNED) if turned or CONTAINERS[self.container] == TURNED else container
+        self.container = max(self.container, container)
+        parts = [x for x in eval(CONTAINERS[container] or "[found]", {"found": found}) if hasattr(x, "dtype")][:2]
+        return parts or found
 
     def _in_programs(self, fn: Any, code: str, arrays: Any, options: Mapping[str, Any]) -> Any:
         """Call a JAX function as one XLA program for each shape, or as it is if it looks at numbers.
@@ -126,7 +140,7 @@ class Here(Subject):
         leaves = {k: jax.tree.leaves(x) for k, x in options.items()}
         given = [x.dtype for x in (*arrays, *itertools.chain(*leaves.values())) if hasattr(x, "dtype")]
         if any(x.itemsize == 2 and x.kind in "fV" for x in given):
-            return fn(*arrays, **options)
+            return self._parts(fn(*arrays, **options), arrays, code)
         inputs = {k for k, some in leaves.items() if some and all(hasattr(x, "dtype") for x in some)}
         numbers = {k for k, some in leaves.items() if some and all(type(x) in (int, float) for x in some)} - self.fixed
         if numbers:  # they change without another program
@@ -135,7 +149,7 @@ class Here(Subject):
         try:
             found = self._program(fn, code, arrays, options, inputs)
         except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
-            found = fn(*arrays, **options)
+            found = self._parts(fn(*arrays, **options), arrays, code)
         self.fixed |= numbers
         return found
 
@@ -147,9 +161,7 @@ class Here(Subject):
         key = code, repr(sorted(constants.items()))
 
         def run(arrays: Any, given: Any) -> Any:
-            found = fn(*arrays, **given, **constants)
-            self.container = max(self.container, _container(found))
-            return _arrays(found) or found
+            return self._parts(fn(*arrays, **given, **constants), arrays, code)
 
         program = self.programs.setdefault(key, jax.jit(run, compiler_options=CHEAPLY))
         return program(arrays, {k: options[k] for k in inputs})
@@ -304,15 +316,10 @@ def _made(x: Any, kind: str) -> Any:
         return {k: _made(v, kind) for k, v in x.items()}
     if isinstance(x, tuple):
         return tuple(_made(v, kind) for v in x)
-    if isinstance(x, np.ndarray) and x.dtype == np.float64:  # of NumPy's np.where(mask, 0.0, -np.inf)
-        x = x.astype(np.float32)
-    return framework(kind).asarray(x) if isinstance(x, np.ndarray) else x
-
-
-def _arrays(found: Any) -> list[Any]:
-    """The first two arrays of a result."""
-    found = eval(CONTAINERS[_container(found)] or "[found]", {"found": found})
-    return [x for x in found if hasattr(x, "dtype")][:2]
+    if not isinstance(x, np.ndarray):
+        return x
+    wide = x.dtype == np.float64  # of NumPy's np.where(mask, 0.0, -np.inf)
+    return framework(kind).asarray(x.astype(np.float32) if wide else x.copy())  # which it may write to
 
 
 def _container(found: Any) -> int:

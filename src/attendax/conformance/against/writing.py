@@ -132,6 +132,7 @@ class Adapter(Keywords):
         call = f"fn({', '.join([*arrays, *words, *[each] * self.maybe])})"
         axis, shape = (1 if index == ":, n" else 0), "B, N, T" * (len(self.loops) == 2)
         turned = ".swapaxes(1, 2)" * (b.layout == "TND")
+        turned = ".reshape(B, T, N, -1).swapaxes(1, 2)" if b.outcome == "T(ND)" else turned
         if self.lse:
             whole = f".reshape({shape}, *x[0].shape[1:])" * bool(shape)
             lines = [f"rows = [{self._parts(call)} {loop}]"]

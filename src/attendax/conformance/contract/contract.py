@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHERWISE, UNSCALED
 from ..against.forms import LAW, Form, Option, order_of
-from ..against.options import BEGINS, LONGEST, MASKED, MASKING, WHOLE, WIDE, axes_of
+from ..against.options import BEGINS, LONGEST, MASKED, MASKING, WEIGHT, WHOLE, WIDE, axes_of
 from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
 from . import fitting
@@ -138,6 +138,7 @@ class Contract:
         packs = [x for x in form.meant if x in BEGINS or x in LONGEST]
         left_out = {*packs, *(x.name for x in form.options.values())}
         said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
+        said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
         more = [f"{k} = {said.get(x, x)}" for k, x in form.meant.items() if k not in left_out]
         more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
         heads = {form.heads: "the number of heads"} if form.heads else {}
@@ -222,7 +223,9 @@ class Contract:
         It keeps all conventions except the layout, the kinds of options, and the base of the log-sum-exp.
         """
         form = self._by_names()
-        return "" if fitting.is_of_protocol(form, self.no_limit) and not (self.short or self.alike) else self.fitted()
+        flags = any(isinstance(form.defaults.get(x), bool) for x in ("mask", "bias"))  # that are none of the protocol
+        limited = self.short or self.alike or flags
+        return "" if fitting.is_of_protocol(form, self.no_limit) and not limited else self.fitted()
 
     def fitted(self) -> str:
         """Python that defines ``adapted`` in any case."""

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 
 from ..against.forms import GIVEN, UNKNOWN, Form, Option, text_of
 from ..against.keywords import OF_ONE
-from ..against.options import BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
+from ..against.options import BEGINS, MEANINGS, OR_ADDED, VARLEN, WEIGHT, WIDE, WITH_CAUSAL, WORD, first_kind
 from ..against.writing import Adapter
 
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
+WIDEST_WEIGHT = 1024  # of a projection that changes nothing: its cost is the square
 FLAGS = {"is_causal": False, "return_lse": False}
 ADDED = "added, -inf drops"
 BESIDE = "w keys beside its own"  # the reach of a window of one number, on the side of the protocol
@@ -45,7 +46,8 @@ def fit(
     a = Form(options=asked, how=how, grouped=form.grouped or "N" in loops, defaults=FLAGS)
     more = {k: Option(k) for k in ("is_causal", "key_lengths") if k not in asked and _is_by_mask(k, options, form)}
     made = Adapter(dataclasses.replace(a, options=asked | more), a, dataclasses.replace(form, options=options), "*")
-    made.before += _limits(form, short=short, alike=alike)
+    square = {form.options[k].name for k in alike}
+    made.before += _limits(form, short=short, alike={k: x.name for k, x in options.items() if x.name in square})
     made.before += _masks(options, form, made)
     made.before += _numbers(asked, form, no_limit)
     if "is_causal" in more:
@@ -101,19 +103,21 @@ def _rule_out(condition: str, why: str) -> list[str]:
     return _when(condition, f"raise NotImplementedError({why!r})")
 
 
-def _limits(form: Form, *, short: bool, alike: Collection[str]) -> list[str]:
-    """Lines that rule out sizes."""
+def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
+    """Lines that rule out sizes; of the options ``alike`` by keyword, with other lengths than T = S."""
     lines = list[str]()
     if form.layout == VARLEN and len({*BEGINS} & {*form.meant}) == 1:
         lines += _rule_out("T != S", "sequences begin at one list: as many queries as keys")
     if form.pack.startswith("qkv"):
         why = "query, key and value are one array: as many queries as keys"
         lines += _rule_out("query.shape != key.shape or key.shape != value.shape", why)
+    if form.heads and any(map(WEIGHT.fullmatch, form.meant)):
+        lines += _rule_out(f"N * max(D, V) > {WIDEST_WEIGHT}", f"weights of projections wider than {WIDEST_WEIGHT}")
     if short:
         causal, why = ("", "") if form.how["always"] else ("is_causal and ", ", if it is causal")
         lines += _rule_out(f"{causal}T > S", f"it takes as many queries as keys at most{why}")
     for x in alike:
-        why = f"with {form.options[x].name} it takes as many queries as keys alone"
+        why = f"with {alike[x]} it takes as many queries as keys alone"
         lines += _rule_out(f"{x}{' is not None' * (x not in FLAGS)} and T != S", why)
     return lines
 
@@ -121,6 +125,8 @@ def _limits(form: Form, *, short: bool, alike: Collection[str]) -> list[str]:
 def _masks(options: Mapping[str, Option], form: Form, made: Adapter) -> list[str]:
     """Lines by which a mask and a bias have the axes of the function, and what a mask tells as well."""
     lines, mask, bias = list[str](), options.get("mask"), options.get("bias")
+    if mask and bias and form.word and mask.name == bias.name:
+        lines += _rule_out("is_causal and bias is not None", f"its {mask.name} is a word or a bias")
     if mask and form.word:
         lines += _when("is_causal and mask is not None", f"mask = mask & ({text_of('causal', form.word)})")
     if "key_lengths" in made.whole.options.keys() - made.a.options.keys():

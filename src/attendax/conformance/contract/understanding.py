@@ -20,7 +20,7 @@ from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign
 from ..worker.calling import Subject, Worker
-from ..worker.errors import Failed
+from ..worker.errors import Died, Failed
 from . import fitting, pinning
 from .contract import AS_THE_LAWS, Contract, Meaning
 from .describing import Describer
@@ -113,7 +113,9 @@ class Understood(NamedTuple):
         meanings = list(contract.meanings())
         for x in meanings:
             report = _with_defect(report, x, contract) if x.kind == DEFECT else report
-        report = report._replace(unsettled=tuple(_unsettled(contract, report, settled)))
+        named = [cause.name for cause in report.causes]
+        defects = tuple(x.words for x in meanings if x.kind == DEFECT and x.words not in named)
+        report = report._replace(unsettled=tuple(_unsettled(contract, report, settled)), defects=defects)
         otherwise = contract.adapter() or contract.unread or any(x.kind != DEFECT for x in meanings)
         lines = [x for x in contract.lines() if not (report.failures and x == AS_THE_LAWS)]
         return report._replace(called=tuple(lines) if otherwise else ())
@@ -160,13 +162,8 @@ def _asks(case: Case, meaning: Meaning) -> bool:
 
 
 def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator[str]:
-    """Reasons for status 1 beside the cases: an unusual meaning, a defect, a parameter that is not known."""
-    said, unusual = {cause.name for cause in report.causes}, _unusual(contract, settled)
-    for x in contract.meanings():
-        if x.kind == DEFECT and x.words not in said:
-            yield x.words
-        elif x in unusual:
-            yield IF_MEANT.format(x.words, x.axis, x.value)
+    """Reasons for status 1 beside the cases: an unusual meaning, a parameter that is not known."""
+    yield from (IF_MEANT.format(x.words, x.axis, x.value) for x in _unusual(contract, settled))
     if not report.failures:  # what is wrong comes first: it may be the reason why nobody knows what the others mean
         yield from _unread(contract, settled)
     yield from _unlike(contract, settled)
@@ -236,7 +233,8 @@ def understood(fn: Any, settled: Settled, *, in_process: bool = False) -> Unders
             return Understood(function.subject, contract, tuple(function.names))
         of_protocol = len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant
         cause = refusal.__cause__  # of sizes that it does not take, perhaps
-        answers = isinstance(cause, Failed) and not cause.said.startswith("it gives")
+        hangs = isinstance(cause, Died) and cause.how == "timeout"
+        answers = isinstance(cause, Failed) and not (hangs or cause.said.startswith("it gives"))
         if of_protocol and (answers or getattr(refusal, "layout", "") == "BNTD"):
             return Understood(function.subject, None, tuple(function.names))
         function.subject.close()

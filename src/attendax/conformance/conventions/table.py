@@ -22,7 +22,7 @@ ONE_QUERY = "a single query (T = 1) sees all keys"
 JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 SO_FAR, BLOCKS = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD = "mask in place of causal"
-OF_VALID = "aligned to the end of the key lengths"  # of causal
+OF_VALID = "aligned to the end of the key lengths"  # of causal, and of a window
 NEARER = "aligned to the end, to the start where T > S"  # of causal
 OF_GROUPS = "by the place in a group"  # the order of heads
 NOT_GIVEN = "0 is not given"
@@ -411,6 +411,9 @@ UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from othe
             CONVENTION, "FlashAttention 2.1, where T <= S"),
     },
     "window": {
+        OF_VALID: Line("(j >= i + lengths - T - left) & (j <= i + lengths - T + right)",
+            "a window is aligned to the end of the keys by their lengths",
+            kind=CONVENTION, source="attention_ref in the tests of FlashAttention 2.3"),
         "end, the start where T > S": Line(
             "(j >= i + max(S - T, 0) - left) & (j <= i + max(S - T, 0) + right)",
             "a window is aligned to the end of the keys, or to the start if there are more queries",
