@@ -139,7 +139,8 @@ class Contract:
         left_out = {*packs, *(x.name for x in form.options.values())}
         said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
-        more = [f"{k} = {said.get(x, x)}" for k, x in form.meant.items() if k not in left_out]
+        meant = {k: said.get(x, x) for k, x in form.meant.items() if k not in left_out}
+        more = [f"{k} = {x}" for k, x in meant.items() if k not in form.defaults]
         more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
         heads = {form.heads: "the number of heads"} if form.heads else {}
         has_default = form.heads in form.defaults
@@ -152,7 +153,7 @@ class Contract:
         yield from _rows("takes", takes)
         yield from _rows("gives", [_gives(form)])
         yield from _rows("required", more)
-        own = {**form.given, **(heads if has_default else {})}
+        own = {**form.given, **(heads if has_default else {}), **{k: meant[k] for k in meant if k in form.defaults}}
         own_lines = [f"{k} = {x}; its own default is {form.defaults.get(k)}" for k, x in own.items()]
         yield from _rows("set", own_lines)
         limit = {"window": f", {self.no_limit} is no limit" * bool(self.no_limit)}

@@ -138,7 +138,7 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style, tangents: Leaves 
     if style.by_lse:  # that of scores which are rounded otherwise
         weights = step(xp.exp(step(scores - xp.nextafter(step(largest + xp.log(some)), compute_dtype(np.inf)))))
     out = rounding.rounded(by_head(rounding.rounded(weights * kept), v))
-    lse = step(largest + xp.log(total))[..., 0]
+    lse = step(xp.where(total == 0, -np.inf, largest + xp.log(some)))[..., 0]
     return dict(
         q=q, k=k, v=v, scale=scale, slope=slope, weights=weights, out=out, lse=lse, rounding=rounding,
         share=step(of_sink / some),

@@ -74,7 +74,8 @@ def _leave() -> None:
 def _answer(subject: Subject, folder: str) -> None:
     """Answer the request of a folder: with what the subject gives, or with what it raises."""
     try:
-        write_results(folder, subject.ask(read_request(folder, subject.asked)))
+        leaves = subject.ask(read_request(folder, subject.asked))
+        write_results(folder, leaves)
     except NotImplementedError as error:
         write_error(folder, "not offered", *map(str, error.args))
     except NoNumbers as error:
