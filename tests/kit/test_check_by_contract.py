@@ -382,3 +382,26 @@ def test_a_function_as_people_write_it(name):
     else:
         assert not report.failures, [cause.name for cause in report.causes]
         assert not report.unsettled + report.defects
+
+
+def test_nan_gradients_beside_a_query_without_any_key_are_its_convention():
+    """A softmax of -inf gives NaN, and so do its gradients; NaN in the gradient of another query is a fault."""
+    torch = pytest.importorskip("torch")
+
+    def attend(q, k, v, causal=False):
+        s = q @ k.mT * q.shape[-1] ** -0.5
+        T, S = s.shape[-2:]
+        if causal:
+            s = torch.where(torch.ones(T, S, dtype=torch.bool).tril(S - T), s, -torch.inf)
+        return s.softmax(-1) @ v
+
+    def spoiled(q, k, v, causal=False):
+        q = q + 0
+        if q.requires_grad and q.shape[-2] > k.shape[-2]:
+            last = torch.arange(q.shape[-2])[:, None] == q.shape[-2] - 1  # which sees all keys
+            q.register_hook(lambda gradient: torch.where(last, torch.nan, gradient))
+        return attend(q, k, v, causal)
+
+    given = {"only": ["gradient: causal, more queries"], "seed": 7}
+    assert not check(attend, **given).failures
+    assert check(spoiled, **given).failures

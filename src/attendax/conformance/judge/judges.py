@@ -109,9 +109,8 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     if empty != law("empty") and right.empty_rows(trial.meant()).any():
         for way in ways:
             wanted = trial.by_convention(way)
-            if DECLARED["nan"] in (way, empty):
-                got = _with_nan(trial, got, wanted)
-            if not compared(trial, got, wanted).verdict.fails:
+            mine = _but_for_nan(trial, got, wanted) if DECLARED["nan"] in (way, empty) else got
+            if not compared(trial, mine, wanted).verdict.fails:
                 return _by_convention(trial, "empty")
     finding, leaf = _named(got, finding), finding.leaf or ""
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
@@ -129,13 +128,15 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     return finding
 
 
-def _with_nan(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
-    """Results with right gradients in place of NaN, which comes from the texts that have a query without any key."""
-    texts = np.asarray(right.empty_rows(trial.meant()).any((-1, -2), keepdims=True))[..., None]
+def _but_for_nan(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
+    """Gradients with right ones in place of NaN: of a query without any key, and of the keys and values of its text."""
+    rows = np.asarray(right.empty_rows(trial.meant()))[..., None]
+    texts = rows.any((-2, -3), keepdims=True)
+    places = {"grad query": rows, "grad key": texts, "grad value": texts}
     found = dict(got)
     for leaf in (x for x in got if x.startswith("grad") and wanted[x].shape == got[x].shape):
-        of_texts = texts if got[leaf].ndim == texts.ndim and leaf != "grad bias" else texts.any()
-        found[leaf] = np.where(np.isnan(got[leaf]) & of_texts, wanted[leaf], got[leaf])
+        here = places.get(leaf, rows.any()) if got[leaf].ndim == rows.ndim else rows.any()
+        found[leaf] = np.where(np.isnan(got[leaf]) & here, wanted[leaf], got[leaf])
     return found
 
 
