@@ -74,9 +74,9 @@ def asked_of_ladder(
     asks = calls if refuses else functools.partial(names, made, how=how)
     found = ladder(how, level, asks, lambda case: not made.form.lacking(case), made.arrays)
     cases = as_taken(made, chosen(only, level, how, found.cases))
-    left_out = found.left_out
-    if len(left_out) > 1:
-        left_out = (f"{len(left_out)} combinations of sizes and options",)
+    left_out, number = found.left_out, len(found.left_out)
+    if found.cases and number:
+        left_out = (f"{number} combination{'s' * (number > 1)} of sizes and options",)
     return [case for case in cases if "ladder: " in case.name and case.name not in (only or ())], left_out
 
 
