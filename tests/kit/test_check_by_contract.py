@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from attendax import cli
@@ -405,3 +406,28 @@ def test_nan_gradients_beside_a_query_without_any_key_are_its_convention():
     given = {"only": ["gradient: causal, more queries"], "seed": 7}
     assert not check(attend, **given).failures
     assert check(spoiled, **given).failures
+
+
+def test_values_that_are_reshaped_to_the_width_of_keys_are_not_offered():
+    """T5 gives (B, T, N·D), which says nothing of values of another width."""
+
+    def attend(q, k, v):
+        s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        e = np.exp(s - s.max(-1, keepdims=True))
+        return (e / e.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(len(q), -1, q.shape[1] * q.shape[3])
+
+    report = check(attend, only=["plain", "values wider"], level="forward", seed=7, budget=0)
+    assert not report.failures
+    assert "gives the shape" in str(report)
+
+
+def test_a_write_to_an_argument_is_one_reason():
+    """Under autograd the write raises, and elsewhere the array is another one."""
+    torch = pytest.importorskip("torch")
+
+    def attend(q, k, v):
+        q *= q.shape[-1] ** -0.5
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    report = check(attend, only=["plain", "gradient: plain"], seed=7, budget=0)
+    assert [cause.name for cause in report.causes] == ["writes to query"]
