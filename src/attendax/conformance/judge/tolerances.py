@@ -34,11 +34,11 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
     """The largest error of each leaf that is allowed.
 
     By the law twice the error of the dense formula in the same dtype (L8). If only numbers are asked, four times that
-    of the formula with every step in the dtype. Then the formula may also add one term after the other, or have
-    exp(score - lse) as weights, and what a quick exp may add is allowed. Of gradients plus eps |dout| |v|, or 8 times
-    that if all values that a row sees are equal. The largest error counts, so that more effort only allows more. With
-    effort 0 the formula is evaluated for one draw of the numbers, with 1 for more, with 2 for many, and with -1 not at
-    all. With 2 a JAX function also runs under ``jax.jit``.
+    of the formula with every step in the dtype. Then the formula may also have exp(score - lse) as weights. In float32
+    it may add one term after the other, and what a quick exp may add is allowed. Of gradients plus eps |dout| |v|, or
+    8 times that if all values that a row sees are equal. The largest error counts, so that more effort only allows
+    more. With effort 0 the formula is evaluated for one draw of the numbers, with 1 for more, with 2 for many, and
+    with -1 not at all. With 2 a JAX function also runs under ``jax.jit``.
     """
     dtype = case.dtype or how.dtype
     fine = dtype == "float64"  # there the error of the dense formula is told, and no bound
