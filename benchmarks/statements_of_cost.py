@@ -117,7 +117,7 @@ def date_of_models(results: Results) -> str:
 
 
 def fault_of_models(results: Results) -> str:
-    """The page goes on to tell of this fault."""
+    """The rest of the sentence on the page describes this fault."""
     found = [report for report in results.models["reports"] if report["causes"]]
     claim([report["name"] for report in found] == ["transformers Bailing hybrid, linear alone"], "the one fault is of")
     return f"the one fault is of transformers {found[0]['version']}"
@@ -128,8 +128,8 @@ def matrix(results: Results) -> str:
 
 
 def rows_of_matrix(results: Results) -> str:
-    """The libraries that keep the bits of a row, and in which calls."""
-    lines = ["|  | the bits of a row stay | and change |", "| --- | --- | --- |"]
+    """Calls in which the rows of each library keep their bits, and in which not."""
+    lines = ["|  | a row has the same bits | a row has other bits |", "| --- | --- | --- |"]
     for name, told in results.rows["libraries"].items():
         kept, changed = (
             ", ".join(key for key, how in told["calls"].items() if how == wanted) for wanted in ("kept", "changed")
