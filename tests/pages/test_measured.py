@@ -159,7 +159,7 @@ UNMEASURED = {  # sizes, limits and definitions, by page
     "against.md": "The time limit of a call is 60 seconds",
     "attention.md": "One array of 16,384 x 16,384 scores for 4 heads would be 4,096 MiB",
     "check-a-model.md": "128 times the spacing of float32 numbers",
-    "check-reference.md": "They take 12 seconds, for JAX 24",
+    "check-reference.md": "12 seconds by default, for JAX 24",
     "contributing.md": "the tests of at most 0.3 seconds",
     "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
     "laws/L8.md": "most 8 times the plain formula's",
