@@ -65,7 +65,7 @@ def on_gpu(options: argparse.Namespace) -> int:
     try:
         return gpu.main(options.output)
     except (ValueError, OSError) as error:
-        raise BadRequest(str(error)) from error
+        raise BadRequest(f"--device gpu: {error}") from error
 
 
 def on_devices(options: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
 """The run on a GPU: our kernels, kit, speed, tiles of other sizes, the CPU's cores; in one process, in eight minutes.
 
 First 60 calls of the kernels of Triton, with their bits; if one is wrong nothing is timed. Then their candidates.
-``bench --device gpu``, or this file; ``--tiny`` tries it at tiny sizes on whatever device JAX has. Whatever
-fails is a line in the result, and the rest goes on. Findings are written after every step. When the time is up,
-a step that still runs is named and the process ends: no compilation can keep it.
+``python -m benchmarks.gpu``; ``--tiny`` tries it at tiny sizes on whatever device JAX has. Whatever fails is a line in
+the result, and the rest goes on. Findings are written after every step. When the time is up, a step that still runs
+is named and the process ends: no compilation can keep it.
 """
 
 import argparse
@@ -107,8 +107,8 @@ def main(output: str | None = None, settings: Settings = FULL) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch also needs memory
     backend = jax.default_backend()
     if backend != "gpu" and not settings.tiny:
-        advice = "python benchmarks/gpu.py --tiny tries the run here, at tiny sizes"
-        raise ValueError(f"--device gpu: JAX finds no GPU (its default is {backend!r}); {advice}")
+        advice = "python -m benchmarks.gpu --tiny tries the run here, at tiny sizes"
+        raise ValueError(f"JAX finds no GPU (its default is {backend!r}); {advice}")
     folder = Path(output or OUTPUT)
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(settings, folder)
@@ -166,4 +166,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(asked.output, TINY if asked.tiny else FULL))
     except ValueError as error:
-        sys.exit(f"gpu.py: {error}")
+        sys.exit(f"benchmarks.gpu: {error}")

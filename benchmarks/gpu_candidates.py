@@ -1,6 +1,6 @@
 """Tiles of other sizes for the kernels of Triton, compiled before there is a GPU to time them.
 
-``python benchmarks/gpu_candidates.py`` compiles them into ``build/candidates``, with the Triton of ``build.py``. Each
+``python -m benchmarks.gpu_candidates`` compiles them into ``build/candidates``, with the Triton of ``build.py``. Each
 candidate is a target of its own: the tiles of the real one, with others for one kernel at one width.
 """
 

@@ -87,7 +87,7 @@ def candidates(run: Any, until: float) -> None:
     """Time the kernels in tiles of other sizes, which ``gpu_candidates.py`` has compiled; the wider heads first."""
     every = list(gpu_candidates.candidates(compiled.target())) if run.found["checks"] else []
     if not any(map(gpu_candidates.has, every)):
-        run.leave_out("candidates of tiles: none is compiled for this GPU (python benchmarks/gpu_candidates.py)")
+        run.leave_out("candidates of tiles: none is compiled for this GPU (python -m benchmarks.gpu_candidates)")
         return
     judges = {width: gpu_cases.DeviceJudge(of_width(width)) for width in (128, 64)}
     for one in every:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -244,7 +245,7 @@ def test_laws_come_in_turn():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "--device gpu: JAX finds no GPU (its default is 'cpu'); python benchmarks/gpu.py --tiny tries the run"),
+        ([], "--device gpu: JAX finds no GPU (its default is 'cpu'); python -m benchmarks.gpu --tiny tries the run"),
         (["--rounds", "3"], "--device gpu runs cases of its own: no --rounds; what goes with it is --output"),
     ],
 )
@@ -253,6 +254,15 @@ def test_refuses(argv, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
     assert main(["bench", "--device", "gpu", *argv]) == cli.REFUSED
     assert capsys.readouterr().err.startswith(f"benchmarks bench: {message}")
+
+
+def test_one_command_without_a_gpu():
+    """In a clone; ``bench --device gpu`` is the same run."""
+    found = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert found.stderr.startswith(
+        "benchmarks.gpu: JAX finds no GPU (its default is 'cpu'); python -m benchmarks.gpu --tiny"
+    )
 
 
 @pytest.mark.slow
