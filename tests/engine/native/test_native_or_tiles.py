@@ -85,9 +85,9 @@ def test_the_sizes_on_the_page_are_those_of_the_source():
     said = {
         "kBlockRows": "at most {} queries",
         "kTileKeys": "multiples of {}",
-        "kChunkKeys": "Every {} keys are a part",
-        "kChunkQueries": "a chunk of {} queries",
-        "kSuperKeys": "through {} keys at a time",
+        "kChunkKeys": "divided into parts of {}",
+        "kChunkQueries": "takes {} queries",
+        "kSuperKeys": "the keys, {} at a time",
         "kMaxMaskOps": "more than {} steps",
     }
     assert [words for name, words in said.items() if words.format(f"{sizes[name]:,}") not in SIZES] == []
