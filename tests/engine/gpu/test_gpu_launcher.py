@@ -158,11 +158,20 @@ class TestWhereItCannotRun:
             attend(*self.ARRAYS, **options)
         return str(caught.value)
 
-    def test_without_a_gpu(self):
+    def test_without_a_gpu(self, monkeypatch):
+        monkeypatch.setattr(compiled, "PACKAGE", "no_such_package")
+        compiled.package.cache_clear()
         assert self.refused().splitlines() == [
-            "attention: implementation 'triton' cannot run here: JAX finds no NVIDIA GPU (it finds: cpu).",
+            "attention: implementation 'triton' cannot run here: JAX finds no NVIDIA GPU (it finds: cpu); "
+            "the package attendax-gpu is not installed.",
             "Leave implementation out: the tiles take every call, on every device.",
         ]
+        compiled.package.cache_clear()
+
+    def test_the_package_without_a_gpu(self, package):
+        count = len(compiled.package().kernels)
+        assert count > 100
+        assert f"no NVIDIA GPU (it finds: cpu); the package attendax-gpu has {count} kernels." in self.refused()
 
     @pytest.mark.parametrize(
         ("capability", "target"),
@@ -176,7 +185,7 @@ class TestWhereItCannotRun:
     def test_on_another_gpu(self, monkeypatch, capability):
         monkeypatch.setattr(cudnn, "capability", lambda: capability)
         wanted = "there are kernels for compute capability 8.0, 8.6, 8.7, 8.9, 9.0, 10.0 and 12.0; the GPU has "
-        assert f"{wanted}{capability[0]}.{capability[1]}." in self.refused()
+        assert f"{wanted}{capability[0]}.{capability[1]}; the package" in self.refused()
 
     def test_without_the_package(self, monkeypatch):
         monkeypatch.setattr(cudnn, "capability", lambda: (9, 0))
@@ -323,18 +332,24 @@ def test_long_caches_of_few_queries_are_added_in_parts():
         assert all(launches.PART % tiles.keys == 0 for tiles in tables["forward"])
 
 
-def test_the_table_of_what_was_compiled():
+def test_the_table_of_what_was_compiled(tmp_path):
     entry = {"registers": 255, "spills": 8, "shared": 3 << 10, "products": "mma", "care": False}
     names = (
         "sm_80/forward-bfloat16-64-64-128-64-1-0",
         "sm_80/forward-bfloat16-64-64-128-64-1-1",
         "sm_90/mark_keys-float16-128-64",
     )
-    entries = entry, entry | {"care": True, "spills": 70}, entry | {"products": ""}
-    assert build.table(dict(zip(names, entries, strict=True))).splitlines()[2:] == [
+    entries = dict(zip(names, (entry, entry | {"care": True, "spills": 70}, entry | {"products": ""}), strict=True))
+    assert build.table(entries).splitlines()[2:] == [
         f"| bfloat16: forward, modified | 255; 8; 3; mma (70) |{'  |' * 11}",
         f"| float16: mark keys |{'  |' * 4} 255; 8; 3 |{'  |' * 7}",
     ]
+    for name in names[:2]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.cubin").write_bytes(bytes(1 << 20))
+    of_sm_80 = {name: entry for name, entry in entries.items() if name in names[:2]}
+    *_, row = build.summary(of_sm_80, tmp_path).splitlines()
+    assert row == "| sm_80 | 8.0, 8.6, 8.7, 8.9 | 2 | 2.0 | 8 | 70 | 3 of 99 | mma |"
 
 
 def test_nothing_but_the_build_imports_triton():

@@ -1,7 +1,8 @@
 """``python src/attendax/kernels/gpu/build.py``: compile every kernel for every target, into the package.
 
 It needs Triton, of the version that is pinned here, and no GPU. The package, ``attendax-gpu``, is the folder ``gpu/``
-of the repository; ``pip wheel ./gpu`` makes its wheel. ``--table FILE`` writes what the compiler says of each kernel.
+of the repository; ``pip wheel ./gpu`` makes its wheel. ``--table FILE`` writes what the compiler says of the kernels of
+each target, and of each kernel.
 """
 
 import argparse
@@ -120,6 +121,29 @@ def build(folder: Path, targets: Sequence[str], processes: int) -> Entries:
     return kernels
 
 
+def summary(kernels: Entries, folder: Path) -> str:
+    """The kernels of each target as a row of a table in Markdown."""
+    rows = []
+    for target, capabilities in launches.TARGETS.items():
+        own = {name: entry for name, entry in kernels.items() if name.startswith(f"{target}/")}
+        if own:
+            size = sum((folder / f"{name}.cubin").stat().st_size for name in own)
+            spills = [max(x["spills"] for x in own.values() if x["care"] is care) for care in (False, True)]
+            shared = max(entry["shared"] for entry in own.values()) >> 10
+            products = sorted({entry["products"] for entry in own.values()} - {""})
+            gpus = ", ".join(f"{x}.{y}" for x, y in capabilities)
+            most = f"{shared} of {MOST_SHARED[target] >> 10}"
+            rows.append([target, gpus, len(own), f"{size / 2**20:.1f}", *spills, most, ", ".join(products)])
+    head = "target", "capability", "kernels", "MiB", "most spills", "with care", "most shared KiB", "products by"
+    return _markdown([head, *rows])
+
+
+def _markdown(rows: Sequence[Sequence[object]]) -> str:
+    """Rows as a table in Markdown; the first is its head."""
+    head, *others = ([str(x) for x in row] for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *others))
+
+
 COLUMNS = [(target, W) for target in launches.TARGETS for W in launches.WIDTHS]
 
 
@@ -136,7 +160,7 @@ def table(kernels: Entries) -> str:
         row.setdefault((target, int(width)), []).append(text)
     head = ["registers; bytes of spills (with care); KiB; products by", *(f"{t}, {W}" for t, W in COLUMNS)]
     rows = [[name, *(" ".join(row.get(column, [""])) for column in COLUMNS)] for name, row in sorted(cells.items())]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
+    return _markdown([head, *rows])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,11 +169,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=PACKAGE, metavar="FOLDER", help="instead of the package")
     parser.add_argument("--target", nargs="*", default=list(launches.TARGETS), choices=list(launches.TARGETS))
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="what the compiler says of each kernel")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="what the compiler says of the kernels")
     args = parser.parse_args(argv)
     kernels = build(args.out, args.target, args.processes)
     if args.table:
-        args.table.write_text(table(kernels), "utf-8")
+        args.table.write_text(f"{summary(kernels, args.out)}\n{table(kernels)}", "utf-8")
     spilling = [name for name, entry in kernels.items() if entry["spills"] > MOST_SPILLS and not entry["care"]]
     too_large = [name for name, entry in kernels.items() if entry["shared"] > MOST_SHARED[name.split("/")[0]]]
     size = sum(path.stat().st_size for path in args.out.rglob("*.cubin"))
