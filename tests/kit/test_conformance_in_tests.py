@@ -105,7 +105,7 @@ class TestAssertConforms:
             assert_conforms(lambda q, k, v: q @ k.swapaxes(-1, -2) @ v, BY_NAME["plain"])
 
     def test_settings_are_those_of_check(self):
-        with pytest.raises(TypeError, match=r"assert_conforms: layout left: check finds the axes out"):
+        with pytest.raises(TypeError, match=r"assert_conforms: layout left: check detects the axes"):
             assert_conforms(right, BY_NAME["plain"], layout="XY")
         with pytest.raises(ValueError, match="dtype got 'int8'"):
             assert_conforms(right, BY_NAME["plain"], dtype="int8")
@@ -213,7 +213,7 @@ class TestPytestPlugin:
         )  # fmt: skip
         assert ran.returncode == 1, ran.stdout + ran.stderr
         assert "attention: mine:right" in ran.stdout
-        assert "Not judged: not tested for numpy functions (4 gradients" in ran.stdout
+        assert "Cases not judged: not tested for numpy functions (4 gradients" in ran.stdout
         assert "Required and not judged: masks." in ran.stdout
         assert " failed" not in ran.stdout
 
@@ -221,7 +221,7 @@ class TestPytestPlugin:
     def test_nothing_that_was_judged_is_a_fault(self, here):
         ran = pytest_in(here, "--attention=mine:right", "--attention-only=window", "--attention-level=forward")
         assert ran.returncode == 1, ran.stdout + ran.stderr
-        assert "Nothing was judged as right. Not judged:" in ran.stdout
+        assert "Nothing was judged as right. Cases not judged:" in ran.stdout
 
     @pytest.mark.slow
     def test_a_fault_of_the_second_run_alone_is_a_fault(self, here):

@@ -209,11 +209,11 @@ class TestTerminal:
             (
                 Cause("off by one", Harm.NUMBERS, ("causal", "plain"), tried=1),
                 "1. wrong numbers: off by one 2 cases, such as 'causal' (L4). "
-                "Confirmed: this mistake alone reproduces 1 of them and may explain the others.",
+                "This mistake alone reproduces 1 of them, and may explain the other.",
             ),
             (
                 Cause("off by one", Harm.NUMBERS, ("causal",), tried=1),
-                "1. wrong numbers: off by one 'causal' (L4). Confirmed: this mistake alone reproduces it.",
+                "1. wrong numbers: off by one 'causal' (L4). This mistake alone reproduces it.",
             ),
             (
                 Cause("zeros", Harm.NUMBERS, ("causal", "plain"), least=True),
@@ -249,7 +249,7 @@ class TestTerminal:
 
 def test_a_report_is_a_line(awkward, clean):
     """In an f-string and in an interpreter; all of it is in ``to_dict``."""
-    words = f"3 of {len(clean.cases)} cases pass. Right in 3 results."
+    words = f"3 of {len(clean.cases)} cases pass. 3 results are right."
     assert f"{clean}" == f"{clean.name} {clean.version}".strip() + f": {words}"
     for report in (awkward, clean):
         for line in (f"{report}", f"{report!r}", str(report), f"{[report]}"):

@@ -37,9 +37,9 @@ class TestWhatIsSaid:
         few = FEW | {"only": [*FEW["only"], "gradient: one"]}
         report = check(without_lse, **few, backward=right_attention.backward)
         said = str(report.coverage)
-        assert said.startswith("Right in 4 gradients. Not judged: ")
+        assert said.startswith("4 gradients are right. Cases not judged: ")
         assert "refused with 'no masks, please' (9 masks)" in said
-        assert re.search(r"no such option \([^)]*log-sum-exp", said)
+        assert re.search(r"the function has no such option \([^)]*log-sum-exp", said)
         assert str(report).endswith(said)
         assert report.ok
 
@@ -52,13 +52,13 @@ class TestWhatIsSaid:
         assert report.to_dict()["coverage"]["said"] == said
         monkeypatch.chdir(ROOT)
         assert main(["check", SPEC, "--only", "scale given", "--quiet"]) == 0
-        assert "Right in 1 result and 1 gradient." in capsys.readouterr().out.splitlines()
+        assert "1 result and 1 gradient are right." in capsys.readouterr().out.splitlines()
 
     def test_a_wrong_result_is_not_counted_as_right(self):
         report = check(lambda q, k, v: right_attention.attend(q, k, 2 * v), arrays="numpy", only=["width 1"])
-        assert str(report.coverage) == "Right in 0 of 2 results."
+        assert str(report.coverage) == "0 of 2 results are right."
         mixed = Coverage({"results": (35, 23), "gradients": (2, 2), "vmap": (1, 1)}, {}, ())
-        assert str(mixed) == "Right in 23 of 35 results, 2 of 2 gradients and 1 of 1 vmap call."
+        assert str(mixed) == "23 of 35 results, 2 of 2 gradients and 1 of 1 vmap call are right."
 
     def test_a_report_that_comes_back_says_the_same(self):
         report = check(right, **FEW, require=["masks"], backward=right_attention.backward)
@@ -145,7 +145,7 @@ class TestGradients:
 
         report = check(forward_only, arrays="jax", only=["plain"], level="gradient")
         assert report.ok
-        assert re.search(r"Not judged: [^;]* \(2 gradients", str(report))
+        assert re.search(r"Cases not judged: [^;]* \(2 gradients", str(report))
 
     def test_the_forward_alone_asks_for_no_gradient(self):
         assert check(with_rule(KeyError("x")), arrays="jax", only=["plain"], level="forward").ok

@@ -66,7 +66,7 @@ def test_right_results(home, capfd, tmp_path):
     status, said = judged(home, capfd, "--json", str(json_file), "--require", "gradients")
     assert status == 0, said
     assert " cases pass" in said
-    assert "gradients. Not judged:" in said
+    assert "gradients are right. Cases not judged:" in said
     assert "refused with 'no such option' (" in said
     report = json.loads(json_file.read_text())
     assert report["seed"] == 5
@@ -81,7 +81,7 @@ def test_wrong_results_have_their_cause(tmp_path, capfd):
     status, said = judged(home, capfd)
     assert status == 1
     assert "1. wrong numbers: scores are not scaled" in said
-    assert "nothing; the results are those of the folder, so no diagnosis could make another call" in said
+    assert "the results come from the folder, so a diagnosis cannot make further calls." in said
     status, script = judged(home, capfd, "--reproduce", "causal, more queries")
     assert status == 1
     assert "implementation('folder:" in script

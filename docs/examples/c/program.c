@@ -80,7 +80,7 @@ int main(int count, char **words) {
     FILE *file = opened("case", ".json", "r");
     if (!file || !fread(text, 1, sizeof text - 1, file)) return 2;
     if (!says("\"dtype\": \"float32\", \"sizes\"")) return refuse("float32 only");
-    if (!says("\"asks_for\": []") && !says("\"asks_for\": [\"lse\"]")) return refuse("neither bias nor softcap");
+    if (!says("\"asks_for\": []") && !says("\"asks_for\": [\"lse\"]")) return refuse("only masks and grouped heads");
     int64_t B = number("B"), N = number("N"), G = number("G"), T = number("T"), S = number("S"), D = number("D");
     int64_t V = number("V");
     float *query = array("query"), *key = array("key"), *value = array("value");

@@ -84,14 +84,13 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] |
 
 def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int | None) -> str:
     asked = sum(map(bool, recorder.cases.values()))
-    said = (
-        f"{args.folder}: {number_of(len(recorder.folders), 'folder')} for {number_of(asked, 'case')}, seed {args.seed}"
-    )
-    said += f"; {number_of(cases - asked, 'case')} left out, for Python functions only" if cases > asked else ""
+    folders, left = number_of(len(recorder.folders), "folder"), cases - asked
+    said = f"Wrote {folders} for {number_of(asked, 'case')} into {args.folder}, with seed {args.seed}."
+    said += f" {number_of(left, 'case')} {'is' if left == 1 else 'are'} for Python functions only." if left else ""
     if beside is None:
-        return f"{said}. Write the results into the folders, then: attendax judge {shlex.quote(args.folder)}"
+        return f"{said} Write the results into the folders, then run: attendax judge {shlex.quote(args.folder)}"
     beside_them = "right_*.npy (the right results) and allowed_error_*.npy (the largest errors allowed)"
-    return f"{said}. In {number_of(beside, 'folder')}: {beside_them}"
+    return f"{said} {number_of(beside, 'folder')} also {'has' if beside == 1 else 'have'} {beside_them}"
 
 
 def _write_right(case: Case, how: How, folder: Path) -> bool:

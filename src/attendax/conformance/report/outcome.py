@@ -165,12 +165,13 @@ class Coverage(NamedTuple):
         fails = any(right < n for _, n, right in numbers)
         words = [f"{right} of " * fails + _of_kind(n, kind) for kind, n, right in numbers]
         first = " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-        parts = [f"Right in {first}."] if first else []
-        parts += [f"Not judged: {self._not_judged()}."] if self.left else []
+        are = "is" if [right if fails else n for _, n, right in numbers] == [1] else "are"
+        parts = [f"{first} {are} right."] if first else []
+        parts += [f"Cases not judged: {self._not_judged()}."] if self.left else []
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
 
     def _not_judged(self) -> str:
-        """Kinds by reason: "no such option (24 masks, 6 sinks); raises ValueError (3 windows)"."""
+        """Kinds by reason: "the function has no such option (24 masks); the call raises ValueError (3 windows)"."""
         by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
         for (reason, kind), number in self.left.items():
             by_reason[reason].append((kind, number))
@@ -244,16 +245,17 @@ def _reason(outcome: Outcome) -> str:
     message = finding.message.removeprefix(f"{finding.lack}: ")
     if message.startswith("no argument"):
         _, never, names = message.partition("; never given: ")
-        return f"no such option{never}{names}"
+        return f"the function has no such option{never}{names}"
     if finding.refused and not message.startswith("raises"):
         words = message.removeprefix("refused: ")
         message = f"refused with {re.sub(r'^[A-Za-z.]+(Error|Exception): ', '', words)!r}"
-    return message if len(message) <= 60 else f"{message[:59]}…"
+    subject = "the call " * message.startswith("raises")
+    return subject + (message if len(message) <= 60 else f"{message[:59]}…")
 
 
 def _of_kind(count: int, kind: str) -> str:
     """A number of a kind in words: 1 mask, 2 masks."""
-    kind = {"lse": "log-sum-exps", "vmap": "vmap calls"}.get(kind, kind)
+    kind = {"lse": "log-sum-exps", "vmap": "vmap calls"}.get(kind, f"{kind} cases" if kind in kinds.DTYPES else kind)
     one = kind if kind == kinds.GROUPED else kind.removesuffix("es" if kind == "biases" else "s")
     return f"{count} {one if count == 1 else kind}"
 

@@ -70,7 +70,7 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
     rows += [("dtype", report.dtype), ("seed", str(report.seed))]
     rows += [("profile", report.profile), ("level", report.level)]
-    rows += [("called in", f"the judging process: {report.process}")] if report.process else []
+    rows += [("not called in another process", report.process)] if report.process else []
     rows += [("not tested for lack of time", "; ".join(report.left_out))] if report.left_out else []
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return [*rows, ("versions", versions)] if versions else rows
@@ -155,7 +155,7 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
     name = f"{report.name} {report.version}".rstrip()
     yield 0, (headline(report), look), (f"  {name}", "bold"), (f"   {how(report)}", "dim")
     if report.process:
-        yield 0, (f"Called in this process: {report.process}.", "dim")
+        yield 0, (f"Not called in another process: {report.process}.", "dim")
     for line in (*report.called[1:], "") if report.called else ():
         yield 0, (line, "")
     yield 0, (summary(report), look)
@@ -207,9 +207,10 @@ def _told(cause: Cause, report: Outcomes) -> str:
     number, shown = len(cause.cases), f"{cause.cases[0]!r}{law}"
     told = f"{number_of(number, 'case')}, such as {shown}" if number > 1 else shown
     if cause.tried:
-        all_of_them = "them all" if number > 1 else "it"
-        same = all_of_them if cause.tried >= number else f"{cause.tried} of them and may explain the others"
-        return f"{told}. Confirmed: this mistake alone reproduces {same}."
+        all_of_them, rest = "them all" if number > 1 else "it", number - cause.tried
+        others = f"other {rest}" if rest > 1 else "other"
+        same = f"{cause.tried} of them, and may explain the {others}" if rest > 0 else all_of_them
+        return f"{told}. This mistake alone reproduces {same}."
     least = ". The cases may have several causes." * (cause.least and number > 1)
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():

@@ -24,7 +24,7 @@ FOLDERS: list[str] = []  # where the worker may write what is gone with it
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
-READ = "nothing; the results are those of the folder, so no diagnosis could make another call"
+READ = "the results come from the folder, so a diagnosis cannot make further calls"
 LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
