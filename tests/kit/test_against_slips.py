@@ -10,7 +10,7 @@ import pytest
 from attendax.conformance.against import asking, diff, forms, neighbours, remote, report
 from attendax.conformance.cases.case import Inputs
 from attendax.conformance.conventions import formula
-from attendax.conformance.conventions.form import LAW
+from attendax.conformance.conventions.values import LAW
 from attendax.exits import Refusal
 
 

@@ -13,9 +13,9 @@ from attendax.conformance.against import comparing, diff, remote
 from attendax.conformance.against import report as against
 from attendax.conformance.cases import CASES
 from attendax.conformance.conventions import formula, right
-from attendax.conformance.conventions.form import LAW, written
 from attendax.conformance.conventions.search import fitting
 from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
+from attendax.conformance.conventions.values import LAW, written
 from attendax.conformance.diagnoses.unexplained import LEAKS
 from attendax.conformance.report.outcomes import Harm
 from planted import SOURCE, Mistake, planted
@@ -34,7 +34,7 @@ def test_by_the_law_the_formula_is_the_specification(case):
     inputs = case.inputs(0, "float64")
     with np.errstate(all="ignore"):
         wanted = right.leaves(inputs, case.direction)
-    got = right.by_form(inputs, case.direction, LAW)
+    got = right.by_conventions(inputs, case.direction, LAW)
     assert wanted.keys() == got.keys()
     moves = case.direction.startswith(("jvp", "second"))  # differences of numbers that are off by a rounding
     tree = max((np.abs(x[np.isfinite(x)]).max(initial=0) for x in wanted.values()), default=0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attendax.conformance.conventions.form import LAW
+from attendax.conformance.conventions.values import LAW
 from test_forms import APART, LIKE, SAYABLE, axes_of, compared, is_so, named, words
 
 PARTS = 400

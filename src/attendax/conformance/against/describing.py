@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..conventions.form import factor_of, scale_of_first, solved
 from ..conventions.table import (
     DECLARED,
     IGNORED,
@@ -20,6 +19,7 @@ from ..conventions.table import (
     SEES_LATER,
     TABLE,
 )  # fmt: skip
+from ..conventions.values import factor_of, scale_of_first, solved
 from ..worker.errors import Died, Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed

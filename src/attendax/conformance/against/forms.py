@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cases.case import Inputs
-from ..conventions.form import LAW as BY_LAW
 from ..conventions.formula import Steps, top
 from ..conventions.table import IGNORED, TABLE
+from ..conventions.values import LAW as BY_LAW
 from .options import AXIS, BEGINS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES, VARLEN, WHOLE
 from .remote import Function
 
@@ -211,11 +211,11 @@ def attention(
     if options.get("offset") is not None:
         options["offset"] = np.atleast_1d(options["offset"])
     options["is_causal"] = options.get("is_causal") or bool(how["always"])
-    form = BY_LAW.but(**{axis: how[axis] for axis in TABLE} | MASKING[how["masking"]])
-    form = form.but(causal=how["always"] or how["causal"])
+    conventions = BY_LAW.but(**{axis: how[axis] for axis in TABLE} | MASKING[how["masking"]])
+    conventions = conventions.but(causal=how["always"] or how["causal"])
     with np.errstate(all="ignore"):
         given = Inputs({name: x for name, x in arrays.items() if x is not None}, options, {})
-        steps = Scores(given, form, large=how["large"])
+        steps = Scores(given, conventions, large=how["large"])
         if how["softmax"] not in SOFTMAX[1:]:
             out, *logs = steps.out().values()
             out = np.where(steps.spoiled(), np.nan, out)

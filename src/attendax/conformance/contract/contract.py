@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHERWISE, UNSCALED
 from ..against.forms import LAW, Form, Option, order_of
 from ..against.options import BEGINS, LONGEST, MASKED, MASKING, WEIGHT, WHOLE, WIDE, axes_of
-from ..conventions.form import Form as Conventions
 from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
+from ..conventions.values import Conventions
 from . import fitting
 
 AS_THE_LAWS = "It follows the laws."
@@ -124,9 +124,9 @@ class Contract:
     def judged_by(self) -> Conventions:
         """The conventions under which `attendax check` judges it: those that no adapter translates, and no defect."""
         kept = {x.axis: x.value for x in self.meanings() if x.kind in JUDGED and x.axis in TABLE}
-        form = Conventions().but(**{axis: x for axis, x in kept.items() if axis not in TRANSLATED})
+        conventions = Conventions().but(**{axis: x for axis, x in kept.items() if axis not in TRANSLATED})
         always = ALWAYS.get(self.form.how["always"])
-        return form.but(pairs=always) if always else form
+        return conventions.but(pairs=always) if always else conventions
 
     def lines(self) -> Iterator[str]:
         """Words for how it is called and what it means, line by line."""

@@ -14,8 +14,8 @@ from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
 from ..cases.kinds import RESULTS, directed
-from ..conventions.form import Form as Conventions
 from ..conventions.table import ASKS, DECLARED, DEFECT, OF_GROUPS, OVERFLOWS, TABLE, UNUSUAL
+from ..conventions.values import Conventions
 from ..report import Report
 from ..report.outcomes import Cause, Harm
 from ..worker import foreign

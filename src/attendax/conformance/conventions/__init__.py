@@ -1,1 +1,1 @@
-"""Right results, by the specification; and conventions: a table, the form of a function, and its formula."""
+"""Right results, by the specification; and conventions: a table, their values in a function, and its formula."""

@@ -1,7 +1,7 @@
-"""The formula of attention by the conventions of a form, in float64: forward, backward, and every direction of them.
+"""The formula of attention by conventions, in float64: forward, backward, and every direction of them.
 
-Each step is the line that the form has of ``conventions``. By the law it is what ``spec`` computes, and a test holds
-it to that. It keeps whole arrays of scores: it is for inputs that are small.
+Each step is the line of its convention. By the law it is what ``spec`` computes, and a test holds it to that. It keeps
+whole arrays of scores: it is for inputs that are small.
 """
 
 import functools
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Inputs, Leaves
-from .form import LAW, Form, law
 from .parts import of_scores
 from .table import ASKS, DECLARED, SEES_LATER, SLOPES
+from .values import LAW, Conventions, law
 
 MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
 
@@ -24,28 +24,28 @@ def _compiled(text: str) -> CodeType:
     return compile(text, "a line of conventions", "eval")
 
 
-def by_rules(form: Form, options: Mapping[str, Any], T: int, S: int) -> np.ndarray:
+def by_rules(conventions: Conventions, options: Mapping[str, Any], T: int, S: int) -> np.ndarray:
     """The pairs (T, S), or (B, 1, T, S), that causal and a window let see, by their lines."""
     left, right = (np.inf if x is None else x for x in options.get("window") or (None, None))
     known = {"i": np.arange(T)[:, None], "j": np.arange(S), "T": T, "S": S, "left": left, "right": right}
     known |= {"seen": np.ones((T, S), bool), "is_causal": bool(options.get("is_causal"))}
     known["lengths"] = _lengths(options, S)
     for axis in (*(x for x in ("causal", "window") if is_given(options.get(*ASKS[x]))), "pairs"):
-        known["seen"] = known["seen"] & eval(_compiled(form.line(axis).text), known)
+        known["seen"] = known["seen"] & eval(_compiled(conventions.line(axis).text), known)
     return np.asarray(known["seen"])
 
 
 class Steps:
     """The steps of one call. Arrays have the axes (B, N, T, D)."""
 
-    def __init__(self, inputs: Inputs, form: Form = LAW) -> None:
+    def __init__(self, inputs: Inputs, conventions: Conventions = LAW) -> None:
         """Arrays in float64, and the names that the lines know."""
-        self.inputs, self.form = inputs, form
+        self.inputs, self.conventions = inputs, conventions
         arrays = {name: np.asarray(x, np.float64) for name, x in inputs.arrays.items()}
         sinks = arrays.pop("sinks", None)
         self.lead = arrays["query"].shape[:-2]
         q, k, v = (of_scores(arrays[name]) for name in ("query", "key", "value"))
-        q, k, v = eval(_compiled(form.line("split").text), FUNCTIONS | {"q": q, "k": k, "v": v})
+        q, k, v = eval(_compiled(conventions.line("split").text), FUNCTIONS | {"q": q, "k": k, "v": v})
         (N, T, D), (G, S, V) = q.shape[1:], v.shape[1:]
         self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
         self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), without=self._without) | FUNCTIONS
@@ -65,8 +65,8 @@ class Steps:
         self.known |= {"scale": self.scale, "cap": self.cap, "seen": self.seen}
 
     def line(self, axis: str, **more: Any) -> Any:
-        """The result of the line of the form."""
-        return eval(_compiled(self.form.line(axis).text), self.known | more)
+        """The result of the line of an axis."""
+        return eval(_compiled(self.conventions.line(axis).text), self.known | more)
 
     def _seen(self) -> np.ndarray:
         options, known = self.inputs.options, self.known
@@ -112,9 +112,9 @@ class Steps:
         return s * self.scale
 
     def scores(self, skip: str = "", kept: list[tuple[str, np.ndarray]] | None = None) -> np.ndarray:
-        """The scores after each step in the order of the form; what each step was given is ``kept``."""
+        """The scores after each step in the order of the function; what each step was given is ``kept``."""
         s = self.q @ self.k.swapaxes(-1, -2)
-        for step in self.form.line("order").text.split():
+        for step in self.conventions.line("order").text.split():
             if step == skip:
                 continue
             if kept is not None:
@@ -148,7 +148,7 @@ class Steps:
 
     def weights(self, s: np.ndarray) -> np.ndarray:
         """The factor of each value."""
-        if self.form.value("weights") == "softmax":
+        if self.conventions.value("weights") == "softmax":
             return self.shares(s)[0]
         if np.isfinite(self.sinks).any():
             raise NotImplementedError("no sinks")
@@ -158,7 +158,7 @@ class Steps:
         """The result, and its log-sum-exp where that is asked for."""
         s = self.scores()
         keys, _, lse = self.shares(s)
-        out = (keys if self.form.value("weights") == "softmax" else self.weights(s)) @ self.v
+        out = (keys if self.conventions.value("weights") == "softmax" else self.weights(s)) @ self.v
         if (empty := lse == -np.inf).any():
             out = np.where(empty, self.line("empty"), out)
         out = self.line("join", out=out)
@@ -171,8 +171,8 @@ class Steps:
     def backward(self, saved: "Steps | None" = None) -> Leaves:
         """The gradients; with lse and delta of other steps, as a backward has those that its forward has saved."""
         for axis in ("weights", "norm", "split", "join"):
-            if self.form.value(axis) != law(axis):
-                raise NotImplementedError(f"no gradient is known if {self.form.line(axis).words}")
+            if self.conventions.value(axis) != law(axis):
+                raise NotImplementedError(f"no gradient is known if {self.conventions.line(axis).words}")
         kept: list[tuple[str, np.ndarray]] = []
         s = self.scores(kept=kept)
         extra = self.inputs.extra
@@ -191,12 +191,12 @@ class Steps:
             dlse = unit * np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)
             ds, of_sinks = (x + self.line("through_lse", x=y * dlse) for x, y in ((ds, p), (of_sinks, share)))
         later: Any = 0.0
-        if empty.any() and self.form.value("empty") == SEES_LATER:
+        if empty.any() and self.conventions.value("empty") == SEES_LATER:
             even = softmax(np.where(self.known["by_mask"], 0, -np.inf))
             later = np.where(empty, even * (dp - (even * dp).sum(-1, keepdims=True)), 0)
             p = np.where(empty, even, p)
         found = self._through_the_steps(ds, kept, later)
-        if empty.any() and self.form.value("empty") == DECLARED["mean"]:
+        if empty.any() and self.conventions.value("empty") == DECLARED["mean"]:
             p = np.where(empty, 1 / max(self.known["S"], 1), p)
         found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, "values")
         found["key"], found["value"] = self.line("gradients", keys=found["key"], values=found["value"])
@@ -207,7 +207,7 @@ class Steps:
         """The gradients of queries, keys and bias, of that of the scores; that of ``later`` keys goes to the bias."""
         found, scaled = {}, False
         for step, s in reversed(kept):
-            if step == "mask" and self.form.value("fill") == law("fill"):
+            if step == "mask" and self.conventions.value("fill") == law("fill"):
                 continue  # a weight is 0 where -inf is written
             if step == "mask":  # nothing reaches the scores where a number is written
                 one, zero = (self.line("fill", s=np.full(self.seen.shape, x)) for x in (1.0, 0.0))
@@ -216,7 +216,7 @@ class Steps:
             elif step == "bias" and self.bias is not None:
                 found["bias"] = self._of_bias(later + (ds * self.scale if scaled else ds))
             elif step == "softcap" and self.cap is not None:
-                slope = eval(_compiled(SLOPES[self.form.line("softcap").text]), self.known | {"s": s})
+                slope = eval(_compiled(SLOPES[self.conventions.line("softcap").text]), self.known | {"s": s})
                 ds = ds * self.line("slope", slope=slope)
             scaled = scaled or step == "scale"
         of_queries, of_keys = self.line("gradient_scale")
@@ -227,13 +227,13 @@ class Steps:
     def _of_key_heads(self, x: np.ndarray, of: str) -> np.ndarray:
         """Gradients of each key head, from those of the query heads that read it, ``of`` "keys" or "values"."""
         N, G = (self.known[axis] for axis in "NG")
-        if self.form.value("group") != "sum":
+        if self.conventions.value("group") != "sum":
             return self.line("group", x=x.reshape(x.shape[0], G, N // G, *x.shape[2:]), of=of)
         heads = self.heads[of == "values"]
         return np.einsum("gn,bnsd->bgsd", (np.arange(G)[:, None] == heads).astype(np.float64), x)
 
     def _of_bias(self, ds: np.ndarray) -> np.ndarray:
-        """The gradient of a bias that the form reads otherwise: each number gets those of all places that read it."""
+        """The gradient of a bias that is read otherwise: each number gets those of all places that read it."""
         assert self.bias is not None
         ds = self.line("of_bias", ds=ds, bias=self.bias, rank=self.inputs.arrays["bias"].ndim)
         factor = self.line("bias", bias=np.ones_like(self.bias)).flat[0]
@@ -319,17 +319,17 @@ def by_first_query(mask: np.ndarray, rows: int, keys: int) -> np.ndarray:
 FUNCTIONS = {f.__name__: f for f in (by_first_query, in_blocks, largest, mixed, so_far, softmax, top, unit)}  # in lines
 
 
-def forward(inputs: Inputs, form: Form = LAW) -> Leaves:
+def forward(inputs: Inputs, conventions: Conventions = LAW) -> Leaves:
     """``out``, and ``lse`` where it is asked for."""
-    return Steps(inputs, form).out()
+    return Steps(inputs, conventions).out()
 
 
-def gradient(inputs: Inputs, form: Form = LAW, saved: Form | None = None) -> Leaves:
+def gradient(inputs: Inputs, conventions: Conventions = LAW, saved: Conventions | None = None) -> Leaves:
     """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse), with lse and delta of ``saved`` where that is given."""
-    return Steps(inputs, form).backward(None if saved is None else Steps(inputs, saved))
+    return Steps(inputs, conventions).backward(None if saved is None else Steps(inputs, saved))
 
 
-def weights(inputs: Inputs, form: Form = LAW) -> np.ndarray:
+def weights(inputs: Inputs, conventions: Conventions = LAW) -> np.ndarray:
     """(B, N, T, S)."""
-    steps = Steps(inputs, form)
+    steps = Steps(inputs, conventions)
     return steps.weights(steps.scores())

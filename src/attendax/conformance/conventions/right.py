@@ -16,8 +16,8 @@ from .. import differences
 from ..cases.case import ARRAYS, SAME, Inputs, Leaves
 from ..cases.case import allowed_pairs as allowed_pairs
 from . import formula
-from .form import Form
 from .parts import by_formula_where_large, in_parts
+from .values import Conventions
 
 Function = Callable[[Inputs], Leaves]
 OF_A_ROW = {"empty", "fill", "order", "softcap", "lse", "given_scale"}  # axes by which no row looks at another
@@ -70,14 +70,16 @@ def leaves(inputs: Inputs, direction: str, results: Function = forward, gradient
     return around(inputs, functools.partial(_along, function=function) if name in ("jvp", "second") else function)
 
 
-def by_form(inputs: Inputs, direction: str, form: Form, saved: Form | None = None) -> Leaves:
-    """Results of a function of a form in a direction; ``saved`` is the form of its forward, where that is another.
+def by_conventions(
+    inputs: Inputs, direction: str, conventions: Conventions, saved: Conventions | None = None
+) -> Leaves:
+    """Results by conventions in a direction; ``saved`` are those of its forward, where they differ.
 
     It raises one of several errors where a line makes no sense of such a call.
     """
-    results: Function = functools.partial(formula.forward, form=form)
-    gradients: Function = functools.partial(formula.gradient, form=form, saved=saved)
-    axes = {axis for axis, x in form.off if axis != "scale" or x not in OF_WIDTH}
+    results: Function = functools.partial(formula.forward, conventions=conventions)
+    gradients: Function = functools.partial(formula.gradient, conventions=conventions, saved=saved)
+    axes = {axis for axis, x in conventions.off if axis != "scale" or x not in OF_WIDTH}
     if axes <= OF_A_ROW and not saved:
         results, gradients = in_parts(results), in_parts(gradients)
     with np.errstate(all="ignore"):

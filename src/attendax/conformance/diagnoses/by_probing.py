@@ -12,7 +12,7 @@ from ..cases import CASES
 from ..cases.case import SIZES, Inputs
 from ..cases.square import plain_of
 from ..conventions import formula
-from ..conventions.form import factor_of, scale_of_first, solved
+from ..conventions.values import factor_of, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case
 from .hypothesis import FORWARD, attempt, is_backward, is_near, is_right, lengths

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..cases.case import Leaves
 from ..conventions import formula
-from ..conventions.form import LAW, Form
 from ..conventions.parts import pairs
 from ..conventions.table import ASKS, BACKWARD, DECLARED, IGNORED, TABLE, python
+from ..conventions.values import LAW, Conventions
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 
@@ -50,15 +50,15 @@ class Hypothesis(NamedTuple):
             yield from filter(None, [attempt(gives, trial)])
             return
         declared, axes = trial.declared, dict(self.values)
-        form = declared.but(**axes)
-        if form == declared or not self.matters(trial):
+        conventions = declared.but(**axes)
+        if conventions == declared or not self.matters(trial):
             return
-        ways: list[tuple[Form, Form | None]] = [(form, None)]
+        ways: list[tuple[Conventions, Conventions | None]] = [(conventions, None)]
         if is_backward(trial) and not axes.keys() <= set(BACKWARD):
-            ways = [(form, declared), *ways]
+            ways = [(conventions, declared), *ways]
         may_empty = axes.keys() & set(EMPTYING) and "empty" not in axes and not self.remedy
-        if may_empty and attempt(_empties, trial, form, declared):
-            ways += [(form.but(empty=DECLARED[empty]), None) for empty in ("mean", "nan")]
+        if may_empty and attempt(_empties, trial, conventions, declared):
+            ways += [(conventions.but(empty=DECLARED[empty]), None) for empty in ("mean", "nan")]
         yield from filter(None, (attempt(_leaves, trial, *way) for way in ways))
 
     def is_ignored(self, trial: Trial) -> bool:
@@ -66,8 +66,10 @@ class Hypothesis(NamedTuple):
 
         Without this a function that keeps the state of an earlier call would ignore the option.
         """
-        form = trial.declared.but(**dict(self.values))
-        return IGNORED in dict(self.values).values() and bool(_is_given(trial, _leaves(trial, form), trial.expected()))
+        if IGNORED not in dict(self.values).values():
+            return False
+        found = _leaves(trial, trial.declared.but(**dict(self.values)))
+        return bool(_is_given(trial, found, trial.expected()))
 
     def matters(self, trial: Trial) -> bool:
         """Tell whether one of its axes may make a difference there."""
@@ -117,16 +119,16 @@ def _matters(axis: str, trial: Trial) -> bool:
     return not asks or any(x in inputs.arrays or formula.is_given(inputs.options.get(x)) for x in asks)
 
 
-def _leaves(trial: Trial, form: Form, saved: Form | None = None) -> Leaves:
-    found = trial.by(form, saved)
-    if all(np.isnan(x).all() for x in found.values()) and formula.Steps(trial.inputs, form).seen.any():
+def _leaves(trial: Trial, conventions: Conventions, saved: Conventions | None = None) -> Leaves:
+    found = trial.by(conventions, saved)
+    if all(np.isnan(x).all() for x in found.values()) and formula.Steps(trial.inputs, conventions).seen.any():
         return {}  # NaN is like any other NaN
     return found
 
 
-def _empties(trial: Trial, form: Form, declared: Form) -> bool:
+def _empties(trial: Trial, conventions: Conventions, declared: Conventions) -> bool:
     """Tell whether it leaves rows without any key that have one."""
-    seen, before = (formula.Steps(trial.inputs, x).seen.any(axis=-1) for x in (form, declared))
+    seen, before = (formula.Steps(trial.inputs, x).seen.any(axis=-1) for x in (conventions, declared))
     return bool((before & ~seen).any())
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from ..cases.case import ARRAYS, FORWARD, Inputs, Leaves
 from ..cases.invariance import LAST
 from ..conventions import parts, right
-from ..conventions.form import law
 from ..conventions.table import DECLARED, SEES_ALL
+from ..conventions.values import law
 from ..worker.errors import Died, Failed
 from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsound
 from .dropout import dropped, dropped_all, dropped_none

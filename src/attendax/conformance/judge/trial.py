@@ -6,9 +6,9 @@ from ..adapters.implementation import Implementation
 from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
 from ..conventions import right
-from ..conventions.form import LAW, Form, law
 from ..conventions.formula import by_rules, is_given
 from ..conventions.table import ASKS, DECLARED, SEES_LATER
+from ..conventions.values import LAW, Conventions, law
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
 from .comparing import Tolerance
@@ -66,51 +66,51 @@ class Trial:
         """The inputs as the law says what declared conventions mean by them: with a mask, lengths, and a scale."""
         inputs = inputs or self.inputs
         options, (T, S) = inputs.options, (inputs.arrays[name].shape[-2] for name in ("query", "key"))
-        form = self.expressed(inputs)
-        if "key_lengths" in dict(form.off):
+        conventions = self.expressed(inputs)
+        if "key_lengths" in dict(conventions.off):
             options = options | {"key_lengths": np.maximum(options["key_lengths"], 1)}
-        if "scale" in dict(form.off):
+        if "scale" in dict(conventions.off):
             sizes = dict(zip("NTD", (1, *inputs.arrays["query"].shape)[-3:], strict=True))
             sizes |= dict(zip("SV", inputs.arrays["value"].shape[-2:], strict=True)) | {"np": np}
-            options = options | {"scale": eval(form.line("scale").text, sizes)}
-        if form.off and ((seen := by_rules(form, options, T, S)) != by_rules(LAW, options, T, S)).any():
+            options = options | {"scale": eval(conventions.line("scale").text, sizes)}
+        if conventions.off and ((seen := by_rules(conventions, options, T, S)) != by_rules(LAW, options, T, S)).any():
             rest = {k: x for k, x in options.items() if k not in ("is_causal", "window")}
             options = rest | {"mask": seen & rest.get("mask", True)}
         return inputs if options is inputs.options else inputs._replace(options=options)
 
     @property
-    def declared(self) -> Form:
+    def declared(self) -> Conventions:
         """The conventions by which the function is declared to compute the call."""
         made = self.implementation
         named = {"causal": DECLARED[made.causal], "empty": DECLARED[made.empty_rows]}
-        form = Form(made.means).but(**{axis: x for axis, x in named.items() if x != law(axis)})
-        return form if self.inputs.options.get("offset") is None else form.but(causal=law("causal"))
+        conventions = Conventions(made.means).but(**{axis: x for axis, x in named.items() if x != law(axis)})
+        return conventions if self.inputs.options.get("offset") is None else conventions.but(causal=law("causal"))
 
-    def expressed(self, inputs: Inputs) -> Form:
+    def expressed(self, inputs: Inputs) -> Conventions:
         """Those of them that options of the law express: of those that are given, and of a scale that is not."""
         given = {axis for axis in SEEING if is_given(inputs.options.get(*ASKS[axis]))} | {"pairs"}
         given |= {"scale"} - inputs.options.keys()
-        return Form(tuple(x for x in self.declared.off if x[0] in given))
+        return Conventions(tuple(x for x in self.declared.off if x[0] in given))
 
     @property
-    def computing(self) -> Form:
+    def computing(self) -> Conventions:
         """The others, except what a query without any key gets, unless each call has such a query."""
         always = self.declared.value("pairs") != law("pairs")
         expressed = (*SEEING, "pairs", "scale", *["empty"] * (not always))
         expressed += ("given_scale",) * ("scale" not in self.inputs.options)
-        return Form(tuple(x for x in self.declared.off if x[0] not in expressed))
+        return Conventions(tuple(x for x in self.declared.off if x[0] not in expressed))
 
     def by_convention(self, empty: str = "") -> Leaves:
         """Right results by all that is declared; a query without any key may get something else."""
         empty = empty or self.declared.value("empty")
-        form = self.computing.but(empty=empty)
-        return self.expected() if empty in (law("empty"), SEES_LATER) else self.by(form, inputs=self.meant())
+        conventions = self.computing.but(empty=empty)
+        return self.expected() if empty in (law("empty"), SEES_LATER) else self.by(conventions, inputs=self.meant())
 
-    def by(self, form: Form, saved: Form | None = None, inputs: Inputs | None = None) -> Leaves:
-        """Results of a function of a form; the lse of a row without any key is what was got, where only L5 says it."""
-        found = right.by_form(inputs or self.inputs, self.case.direction, form, saved)
+    def by(self, conventions: Conventions, saved: Conventions | None = None, inputs: Inputs | None = None) -> Leaves:
+        """Results by conventions; the lse of a row without any key is what was got, where only L5 says it."""
+        found = right.by_conventions(inputs or self.inputs, self.case.direction, conventions, saved)
         got = self.got.get("lse", np.zeros(0))
-        if form.value("empty") != law("empty") and "lse" in found and got.shape == found["lse"].shape:
+        if conventions.value("empty") != law("empty") and "lse" in found and got.shape == found["lse"].shape:
             found["lse"] = np.where(found["lse"] == -np.inf, got, found["lse"])
         return found
 
@@ -126,10 +126,10 @@ class Trial:
         if key in _expected:
             return _expected[key]
         with np.errstate(all="ignore"):
-            form, direction = self.computing, self.case.direction
-            if form.value("empty") == SEES_LATER:  # keys that causal hides are not those of a mask
-                meant, form = inputs or self.inputs, self.declared
-            found = right.by_form(meant, direction, form) if form.off else right.leaves(meant, direction)
+            own, direction = self.computing, self.case.direction
+            if own.value("empty") == SEES_LATER:  # keys that causal hides are not those of a mask
+                meant, own = inputs or self.inputs, self.declared
+            found = right.by_conventions(meant, direction, own) if own.off else right.leaves(meant, direction)
         if key and _size_of(found) > LARGE:
             for other in [k for k, x in _expected.items() if _size_of(x) > LARGE]:
                 del _expected[other]

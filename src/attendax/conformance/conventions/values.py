@@ -1,4 +1,4 @@
-"""A form: of each axis of ``conventions`` the value that a function has; numbers as values, which are solved for."""
+"""Conventions: the value of each axis of the table that a function has; numbers as values, which are solved for."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ Measure = Callable[[Mapping[str, int], float | None], float | None]  # the scale
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class Conventions:
     """Conventions by which a function computes.
 
     A value is the name of one in the table; a scale may be any number, as it is written, 1.4852/√D,
@@ -23,10 +23,10 @@ class Form:
 
     off: tuple[tuple[str, str], ...] = ()  # the values that are not those of the law, by axis
 
-    def but(self, **values: str) -> "Form":
-        """The form with other values."""
+    def but(self, **values: str) -> "Conventions":
+        """The conventions with other values."""
         how = dict(self.off) | values
-        return Form(tuple(sorted((axis, x) for axis, x in how.items() if x != law(axis))))
+        return Conventions(tuple(sorted((axis, x) for axis, x in how.items() if x != law(axis))))
 
     def value(self, axis: str) -> str:
         """Its value of an axis."""
@@ -50,7 +50,7 @@ class Form:
         """The kind of its value of an axis: law, convention, unusual or defect."""
         return "law" if self.value(axis) == law(axis) else self.line(axis).kind
 
-    def __sub__(self, other: "Form") -> tuple[tuple[str, str, str], ...]:
+    def __sub__(self, other: "Conventions") -> tuple[tuple[str, str, str], ...]:
         """The axes in which the two differ, with both values."""
         both = ((axis, self.value(axis), other.value(axis)) for axis in TABLE)
         return tuple(entry for entry in both if entry[1] != entry[2])
@@ -61,7 +61,7 @@ def law(axis: str) -> str:
     return next(iter(TABLE[axis]))
 
 
-LAW = Form()
+LAW = Conventions()
 
 
 def scale_of_first(out: np.ndarray, S: int) -> float | None:
