@@ -45,8 +45,8 @@ def speed(results: Results) -> str:
     compiled = mean(compile_ratios(results, "forward").values(), 1)
     return (
         f"{tables.table(header, rows)}\nColumn 2 is the geometric mean of the forward's speed-up over {len(plain)}"
-        " shapes without mask, bias or dropout. Column 3 counts all measured calls, forward and gradient. attendax compiles "
-        f"{compiled} times as fast as jax.nn. "
+        " shapes without mask, bias or dropout. Column 3 counts all measured calls, forward and gradient. attendax "
+        f"compiles {compiled} times as fast as jax.nn. "
         "[All calls and machines](docs/benchmarks.md)."
     )
 
