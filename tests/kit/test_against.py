@@ -305,7 +305,7 @@ def test_a_layer_by_formula_at_other_sizes():
     assert [difference.name for difference in found.differences] == ["activation"]
     names = {}
     exec(found.adapter, names)
-    sizes = layers.Sizes(2, 7, 32, 48)
+    sizes = layers.LayerSizes(2, 7, 32, 48)
     params, x = layers.drawn(7, sizes), layers.inputs(7, 1.0, sizes)
     np.testing.assert_allclose(names["adapted"](params, x, heads=8), one(params, x, heads=8), rtol=1e-4, atol=1e-4)
 

@@ -583,7 +583,7 @@ def test_a_query_without_any_key_refutes_no_base_of_the_log_sum_exp():
     options = {name: forms.Option(name, kind) for name, kind in kinds.items()}
     fn = remote.Function(with_lse(2, -1e9), in_process=True)
     natural = forms.Form(options=options, arrays="numpy", defaults=fn.defaults)
-    subject = asking.Subject(fn, natural.but(lse="base 2"))
-    assert neighbours.refuted(subject, ("lse",), natural, asking.GENERAL) is None
-    wrong = subject.by(natural)
-    assert neighbours.refuted(wrong, ("lse",), subject.form, asking.GENERAL) is not None
+    candidate = asking.Candidate(fn, natural.but(lse="base 2"))
+    assert neighbours.refuted(candidate, ("lse",), natural, asking.GENERAL) is None
+    wrong = candidate.by(natural)
+    assert neighbours.refuted(wrong, ("lse",), candidate.form, asking.GENERAL) is not None

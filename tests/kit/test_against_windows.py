@@ -140,7 +140,7 @@ def by_sides(negative, none):
 @pytest.mark.parametrize(("negative", "none"), [(False, True), (True, False), (True, True)])
 def test_the_adapter_takes_negative_sides_and_none_as_a_does(negative, none):
     fns = [remote.Function(x, in_process=True) for x in (by_sides(negative, none), by_sides(not negative, False))]
-    a, b = (describing.Describing(fn).subject().form for fn in fns)
+    a, b = (describing.Describing(fn).candidate().form for fn in fns)
     names = {"xp": np, "fn": by_sides(not negative, False)}
     exec(writing.adapter(a, b).partition("\n\n\n")[2], names)
     query, key, value = np.random.default_rng(0).standard_normal((3, 1, 2, 4, 5)).astype(np.float32)

@@ -20,7 +20,7 @@ def described(fn):
     one = describing.Describing(function)
     within = one._called
     one._called = lambda *x, **more: count.append(1) or within(*x, **more)
-    return one.subject(), len(count)
+    return one.candidate(), len(count)
 
 
 def in_jax(query, key, value, mask=None, scale=None):
@@ -40,7 +40,7 @@ def of_jax(fn, *options):
     there.kinds = ["jax"]
     traced.clear()
     given = arrays(GENERAL)
-    found = [there.answer(remote.Call(given, x))["out"] for x in options]
+    found = [there.answer(remote.CallRequest(given, x))["out"] for x in options]
     return found, given, len(traced)
 
 
@@ -121,5 +121,5 @@ def test_an_added_mask_is_given_in_the_dtype_of_the_arrays(dtype):
     there = remote.Here(lambda q, k, v, mask: q + (mask.dtype == np.float32))
     there.kinds = ["numpy"]
     given = arrays(GENERAL)
-    out = there.answer(remote.Call(given, {"mask": np.zeros((3, 5), dtype)}))["out"]
+    out = there.answer(remote.CallRequest(given, {"mask": np.zeros((3, 5), dtype)}))["out"]
     np.testing.assert_array_equal(out, given[0] + 1)

@@ -68,8 +68,8 @@ def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0) -> tuple[np.n
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
-    """A NumPy function, and all that is known of it."""
+class Candidate:
+    """A NumPy function, the form by which it is called, and what else is known of it."""
 
     fn: Any  # a ``Function``, or a call of an adapter around one
     form: Form
@@ -78,13 +78,13 @@ class Subject:
     sizes: tuple[int, ...] = GENERAL  # of its plain call
     several: str = ""  # words for forms that explain it as well as each other
 
-    def by(self, form: Form) -> "Subject":
+    def by(self, form: Form) -> "Candidate":
         """The function by another form."""
         return dataclasses.replace(self, form=form)
 
-    def around(self, form: Form) -> "Subject":
+    def around(self, form: Form) -> "Candidate":
         """The function under the adapter by which it is called, and answers, as one of that form."""
-        return Subject(self.fn.adapted(writing.adapter(form, self.form)), dataclasses.replace(form, first=False))
+        return Candidate(self.fn.adapted(writing.adapter(form, self.form)), dataclasses.replace(form, first=False))
 
     def right(self, probe: Probe) -> Answer:
         """Results by the conventions of its form; empty arrays where it has none.

@@ -14,7 +14,7 @@ import numpy as np
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import examples, extremes
-from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
+from .asking import TOLERANCE, Candidate, Probe, arrays, distance, narrowed
 from .examples import Record, asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
@@ -112,7 +112,7 @@ class Difference(NamedTuple):
         return f"{WORDS.get(self.name, self.name)}: A {self.a}; B {self.b}"
 
 
-def differences(a: Subject, b: Subject) -> Iterator[Difference]:
+def differences(a: Candidate, b: Candidate) -> Iterator[Difference]:
     """Yield each, with the smallest input that shows it, if there is one."""
     one, other = a.form, b.form
     both = set(one.options) & set(other.options)
@@ -238,7 +238,7 @@ class Apart(NamedTuple):
     refused: tuple[str, ...] = ()  # words for the calls that one of the two refuses
 
 
-def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int, ...]) -> Apart:
+def set_apart(a: Candidate, b: Candidate, mine: Form, theirs: Form, sizes: tuple[int, ...]) -> Apart:
     """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say."""
     names, refused = set[str](), list[str]()
     for shared, x, y in _shared(a, b, mine, theirs):
@@ -271,7 +271,7 @@ def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form, sizes: tuple[int
     return Apart(_fewer_heads(a, b, mine, theirs), frozenset(names), tuple(dict.fromkeys(refused)))
 
 
-def _shared(a: Subject, b: Subject, mine: Form, theirs: Form) -> Iterator[tuple[str, str, str]]:
+def _shared(a: Candidate, b: Candidate, mine: Form, theirs: Form) -> Iterator[tuple[str, str, str]]:
     """Keywords that both have, and that are not compared by a formula: what they may be, and the two names."""
     left = []
     for one, form in ((a, mine), (b, theirs)):
@@ -293,7 +293,7 @@ def _alone(form: Form, key: str, option: Option, how: dict[str, str]) -> Form:
     return form.keeping(("return_lse", *(RULES if key == "offset" else ()))).offering(key, option)
 
 
-def _fewer_heads(a: Subject, b: Subject, mine: Form, theirs: Form) -> str:
+def _fewer_heads(a: Candidate, b: Candidate, mine: Form, theirs: Form) -> str:
     """Fewer heads of keys, where both take them, and no formula says how one of the two reads them."""
     plain = not any(x.pack or "N" not in x.layout for x in (mine, theirs))
     if not plain or mine.grouped is theirs.grouped is True:

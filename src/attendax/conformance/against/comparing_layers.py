@@ -11,7 +11,7 @@ from ..worker.errors import Failed
 from . import layers
 from .asking import TOLERANCE, Equality
 from .comparing import Difference
-from .describing_layers import BIASES, SMALL, Layer, case, far, of_size
+from .describing_layers import BIASES, SMALL, CandidateLayer, case, far, of_size
 from .layers import AXES, LAW, PACKINGS, SEARCH, SPLITS, TURNED, first_row
 from .remote import IMPORTS, import_line
 
@@ -32,7 +32,7 @@ FLAGS, COUNTS = (True, False), (0, 1, 2)  # values of keywords
 NAMES = "gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf"
 
 
-def differences(a: Layer, b: Layer) -> Iterator[Difference]:
+def differences(a: CandidateLayer, b: CandidateLayer) -> Iterator[Difference]:
     """Each convention by which two layers differ, with the smallest input that shows it."""
     for name, axis in AXES.items():
         told = _told(a.how, name), _told(b.how, name)
@@ -52,7 +52,7 @@ def _told(how: Mapping[str, Any], name: str) -> str:
     return SAID.get(name, {}).get(value, f"{value:g}" if isinstance(value, float) else str(value)) or "none"
 
 
-def _shown(a: Layer, b: Layer, name: str) -> str:
+def _shown(a: CandidateLayer, b: CandidateLayer, name: str) -> str:
     """The shortest text that shows a convention alone: A's layer, and the same with B's convention."""
     tries = [(case(4, a.heads, 1e-2 if name == "eps" else 1.0), "drawn")]
     if name == "eps":
@@ -72,9 +72,9 @@ def _shown(a: Layer, b: Layer, name: str) -> str:
     return ""
 
 
-def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
+def equality(a: CandidateLayer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
     """The distance of another function from A's layer, at sizes in turn; calls that A refuses do not count."""
-    most, worst, asked = 0.0, "", list[tuple[layers.Sizes, float]]()
+    most, worst, asked = 0.0, "", list[tuple[layers.LayerSizes, float]]()
     for k in range(cases):
         sizes, draw = layers.SIZES[k % len(layers.SIZES)], DRAWS[(k + k // len(DRAWS)) % len(DRAWS)]
         at = of_size(20 + k, a.count(sizes), draw, sizes)
@@ -96,7 +96,7 @@ def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int 
     return Equality(len(asked), most, worst or None, f"sizes {'; '.join([*varied, 'in float32'])}")
 
 
-def adapter(a: Layer, b: Layer) -> tuple[str, str]:
+def adapter(a: CandidateLayer, b: CandidateLayer) -> tuple[str, str]:
     """Python under which B's layer answers as A's, and what it calls: "B", or "" where that is A's formula alone."""
     lines = _around(a, b)
     numbers = tuple(a.how[name] for name in ("base", "factor", "part"))
@@ -114,7 +114,7 @@ def adapter(a: Layer, b: Layer) -> tuple[str, str]:
     return formula(a), ""
 
 
-def _code(a: Layer, b: Layer, lines: Sequence[str], options: Mapping[str, Any]) -> str:
+def _code(a: CandidateLayer, b: CandidateLayer, lines: Sequence[str], options: Mapping[str, Any]) -> str:
     words = "".join(f", {k}={v!r}" for k, v in options.items())
     heads = f", {b.keyword}=heads" if b.keyword else ""
     body = [f"heads = {a.keyword or a.heads}"] * (a.keyword != "heads" and bool(a.keyword or b.keyword))
@@ -126,7 +126,7 @@ def _code(a: Layer, b: Layer, lines: Sequence[str], options: Mapping[str, Any]) 
     return f"{IMPORTS[b.fn.kind()]}\n{import_line(b.fn.path)}\n\n\n{text}\n"
 
 
-def _around(a: Layer, b: Layer) -> list[str]:
+def _around(a: CandidateLayer, b: CandidateLayer) -> list[str]:
     """Changes of weights, so that B reads them as A does."""
     one, other, lines = a.how, b.how, []
     if one["kernels"] == TURNED:
@@ -154,7 +154,7 @@ def _around(a: Layer, b: Layer) -> list[str]:
     return [] if lines == [TURN, TURN] else lines
 
 
-def _columns(a: Layer, b: Layer, rotary: bool) -> list[str]:
+def _columns(a: CandidateLayer, b: CandidateLayer, rotary: bool) -> list[str]:
     """Columns of the projections: from A's order to query, key and value with heads (.., N, D), and to B's."""
     source = "qkv" if "qkv_kernel" in a.reads else "query"
     kinds = tuple(kind for kind in ("kernel", "bias") if f"{source}_{kind}" in a.reads)
@@ -189,13 +189,13 @@ def _columns(a: Layer, b: Layer, rotary: bool) -> list[str]:
     return lines
 
 
-def _heads(a: Layer) -> str:
+def _heads(a: CandidateLayer) -> str:
     """The keyword for the number of heads, as A has it."""
     default = a.fn.defaults.get(a.keyword)
     return f", {a.keyword}" * bool(a.keyword) + (f"={default}" if default is not None else "")
 
 
-def formula(a: Layer) -> str:
+def formula(a: CandidateLayer) -> str:
     """Python of what was found of a layer, which calls no other."""
     how = {k: v for k, v in a.how.items() if LAW[k] != v}
     reads = ", ".join(repr(x) for x in sorted(a.reads))

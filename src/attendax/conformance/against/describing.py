@@ -22,7 +22,7 @@ from ..conventions.table import (
 from ..conventions.values import factor_of, scale_of_first, solved
 from ..worker.errors import Died, Failed
 from . import examples, extremes, forms, options
-from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance, narrowed
+from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Candidate, Probe, arrays, distance, narrowed
 from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import (
     AXIS,
@@ -112,13 +112,13 @@ class Describing:
         self.given: dict[str, Any] = dict.fromkeys(causal, False) | dict.fromkeys(drops, 0.0)
         self.given |= dict.fromkeys(narrow, NO_END) | {x: False for x in SHARED if fn.defaults.get(x) is True}
 
-    def subject(self) -> Subject:
+    def candidate(self) -> Candidate:
         """The function with all that is found out about it; raises Failed where it raises in every layout."""
         form = self._as_called()
         if not form:
             if not self._answers():
                 raise Failed(self.said)
-            return Subject(self.fn, Form(path=self.fn.path), known=False)
+            return Candidate(self.fn, Form(path=self.fn.path), known=False)
         self.form = form = dataclasses.replace(form, arrays=self.fn.kind(), container=self.fn.container())
         self.form = form = self._grouped(self._second(form) if self.several else form)
         free, left = self._free(), []
@@ -135,7 +135,7 @@ class Describing:
                 self.unknown[name] = "dropout is drawn at random; no adapter has it"
             elif name not in (*GROUPED, *form.given):
                 self.unknown[name] = NOT_TAKEN
-        return Subject(self.fn, self._kept(form), True, self.unknown, self.sizes)
+        return Candidate(self.fn, self._kept(form), True, self.unknown, self.sizes)
 
     def _free(self) -> list[str]:
         """Its keywords that may be options."""
@@ -177,7 +177,7 @@ class Describing:
 
     def _kept(self, form: Form) -> Form:
         """The form without the options that other calls refute: with other values, in long texts, beside others."""
-        for probe in examples.refuting(Subject(self._called, form), self.sizes):
+        for probe in examples.refuting(Candidate(self._called, form), self.sizes):
             if set(probe.options) <= set(form.options):
                 name = next((x for x in probe.options if form.how[AXIS[x]] == IGNORED), next(iter(probe.options)))
                 said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
@@ -252,7 +252,7 @@ class Describing:
         """The result; nothing where it refuses that."""
         key = repr(form.plain()), id(probe)
         if key not in self.answers:
-            found = Subject(self._called, form).answer(probe)
+            found = Candidate(self._called, form).answer(probe)
             if isinstance(found, Failed):
                 self.deaths += isinstance(found, Died)
                 if self.deaths == MOST_DEATHS and not self._answers():
@@ -281,7 +281,7 @@ class Describing:
         """Right results by the conventions of a form, whatever its layout: they are computed once."""
         key = tuple(sorted(form.how.items())), id(probe)
         if key not in self.rights:
-            self.rights[key] = Subject(self.fn, form).right(probe), probe  # so that no other probe has its id
+            self.rights[key] = Candidate(self.fn, form).right(probe), probe  # so that no other probe has its id
         return self.rights[key][0]
 
     def _probe(self, given: Mapping[str, Any]) -> Probe:
@@ -620,7 +620,7 @@ class Describing:
         if probe is None or "return_lse" not in form.options:
             return form
         asked = probe._replace(options={**probe.options, "return_lse": True})
-        found, empty = self.answer(form, asked), np.isneginf(Subject(self.fn, form).right(asked)[1])
+        found, empty = self.answer(form, asked), np.isneginf(Candidate(self.fn, form).right(asked)[1])
         if not empty.any():
             return form
         seen = {f"{x:.7g}" for x in found[1][empty]} if found[1:] else set()
@@ -669,7 +669,7 @@ class Describing:
         if not all(found):
             return form
         pairs = list(zip(found, probes, strict=True))
-        ways = {way: Subject(self.fn, form.but(softmax=way)) for way in SOFTMAX}
+        ways = {way: Candidate(self.fn, form.but(softmax=way)) for way in SOFTMAX}
         apart = {way: max(distance(x, by.right(probe)) for x, probe in pairs) for way, by in ways.items()}
         nearest = min(SOFTMAX, key=lambda way: apart[way])
         if apart[nearest] > GARBAGE:

@@ -12,13 +12,13 @@ from attendax.exits import Refusal
 from ..worker.errors import Failed
 from . import layers
 from .asking import TOLERANCE, distance
-from .layers import AXES, LAW, SEARCH, Sizes, drawn
+from .layers import AXES, LAW, SEARCH, LayerSizes, drawn
 from .options import HEADS
 from .remote import Function
 
 QK = "qk_norm", "qk_order"  # axes
 SCALED, NEAREST = tuple(2 ** (k / 3) for k in range(1, 17)), 6  # factors, and of how many variants one is solved for
-WIDE = Sizes(1, 5, 256, 12)
+WIDE = LayerSizes(1, 5, 256, 12)
 SMALL = 1e-2, 1e-4, 1e-6  # sizes of x at which an eps shows, if nothing is added
 BIASES = {k for k in layers.shapes() if k.endswith("_bias") and "norm" not in k} | {"positions"}
 Choices = list[dict[str, Any]]
@@ -29,27 +29,27 @@ class LayerInputs(NamedTuple):
 
     params: Mapping[str, np.ndarray]
     x: np.ndarray
-    sizes: Sizes
+    sizes: LayerSizes
 
     def but(self, off: set[str]) -> "LayerInputs":
         """The case with some of its weights 0."""
         return self._replace(params={k: np.zeros_like(x) if k in off else x for k, x in self.params.items()})
 
 
-def case(seed: int, heads: int, size: float = 1.0, sizes: Sizes = SEARCH, *, calm: bool = False) -> LayerInputs:
+def case(seed: int, heads: int, size: float = 1.0, sizes: LayerSizes = SEARCH, *, calm: bool = False) -> LayerInputs:
     """A case for so many heads; calm kernels keep the size of what they multiply: no softmax is of one key alone."""
     less = np.float32(8**-0.5 if calm else 1)
     params = {k: x * less if k.endswith("_kernel") else x for k, x in drawn(seed, sizes, heads).items()}
     return LayerInputs(params, layers.inputs(seed, size, sizes), sizes)
 
 
-def of_size(seed: int, heads: int, size: float, sizes: Sizes = SEARCH) -> LayerInputs:
+def of_size(seed: int, heads: int, size: float, sizes: LayerSizes = SEARCH) -> LayerInputs:
     """A case; to the smallest x no bias is added, beside which it would not count."""
     return case(seed, heads, size, sizes).but(BIASES if size < SMALL[0] else set())
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
+class CandidateLayer:
     """A layer as it is known, or as it is tried."""
 
     fn: Function
@@ -64,15 +64,15 @@ class Layer:
         """The weights that it reads, and rotary, if it has that."""
         return self.reads | ({"rotary"} if self.how["rotary"] else set())
 
-    def but(self, how: Mapping[str, Any]) -> "Layer":
+    def but(self, how: Mapping[str, Any]) -> "CandidateLayer":
         """The layer with other conventions."""
         return dataclasses.replace(self, how={**self.how, **how})
 
-    def count(self, sizes: Sizes) -> int:
+    def count(self, sizes: LayerSizes) -> int:
         """Numbers of its heads at some sizes: more where it takes their number."""
         return self.heads * (sizes.more if self.keyword else 1)
 
-    def keywords(self, sizes: Sizes = SEARCH) -> dict[str, int]:
+    def keywords(self, sizes: LayerSizes = SEARCH) -> dict[str, int]:
         """Arguments that it is always given."""
         return {self.keyword: self.count(sizes)} if self.keyword else {}
 
@@ -100,7 +100,7 @@ class Layer:
     def ranked(
         self, choices: Choices, off: set[str], sizes: Sequence[float] = (1.0,), length: int = SEARCH.T, *,
         calm: bool = False,
-    ) -> list[tuple[float, "Layer"]]:  # fmt: skip
+    ) -> list[tuple[float, "CandidateLayer"]]:  # fmt: skip
         """The layer with each choice, and how far the reference then is from it, some weights 0: the nearest first."""
         cases = [case(k + 2, self.heads, size, calm=calm).but(off) for k, size in enumerate(sizes)]
         cases = [at._replace(x=at.x[:, :length]) for at in cases]
@@ -109,11 +109,11 @@ class Layer:
         found = [(max(map(far, right, given)), tried) for tried, given in tries]
         return sorted(found, key=lambda x: x[0])
 
-    def best(self, choices: Choices, off: set[str], *args: Any, **more: Any) -> "Layer":
+    def best(self, choices: Choices, off: set[str], *args: Any, **more: Any) -> "CandidateLayer":
         """The layer with the choice under which the reference is nearest."""
         return self.ranked(choices, off, *args, **more)[0][1]
 
-    def left(self, off: set[str], sizes: Sizes = SEARCH) -> float:
+    def left(self, off: set[str], sizes: LayerSizes = SEARCH) -> float:
         """The distance of the reference, where some of the weights are 0."""
         return self.far(case(8, self.count(sizes), 1.0, sizes, calm=True).but(off))
 
@@ -124,12 +124,12 @@ def far(found: np.ndarray, right: np.ndarray) -> float:
     return distance((found / size,), (right / size,))
 
 
-def describe(fn: Function, heads: int, letter: str) -> Layer:
+def describe(fn: Function, heads: int, letter: str) -> CandidateLayer:
     """Try every convention that is known; refuse what raises with kernels of either kind."""
     keyword = next((name for name in fn.names if name in HEADS), "")
     said, found = "", []
     for kernels in AXES["kernels"].values:
-        made = Layer(fn, heads, keyword).but({"kernels": kernels})
+        made = CandidateLayer(fn, heads, keyword).but({"kernels": kernels})
         try:
             made = _settled(dataclasses.replace(made, reads=_reads(made)))
         except Failed as failed:
@@ -145,7 +145,7 @@ def describe(fn: Function, heads: int, letter: str) -> Layer:
     return min(found, key=lambda x: x[0])[1]
 
 
-def _reads(made: Layer) -> frozenset[str]:
+def _reads(made: CandidateLayer) -> frozenset[str]:
     at = case(1, made.heads, calm=True)
     plain = made.call(at)
     if plain.shape != at.x.shape:
@@ -159,7 +159,7 @@ def _of(*names: str) -> Choices:
     return [dict(zip(names, x, strict=True)) for x in itertools.product(*(AXES[name].values for name in names))]
 
 
-def _settled(made: Layer) -> Layer:
+def _settled(made: CandidateLayer) -> CandidateLayer:
     """Part by part: each alone first, the rest of the weights 0."""
     reads = made.reads
     attention, mlp = (
@@ -196,7 +196,7 @@ def _settled(made: Layer) -> Layer:
     return made
 
 
-def _scores_of(made: Layer, off: set[str], plain: Choices, splits: Choices) -> Layer:
+def _scores_of(made: CandidateLayer, off: set[str], plain: Choices, splits: Choices) -> CandidateLayer:
     """The description with the conventions of scores: heads, scale, rotary, and the norm of queries and keys."""
     turned: Choices = [{"rotary": "halves"}, {"rotary": "neighbours"}]
     turned += [x for x in _of("rotary", "part", "frequencies") if x["rotary"] and x["part"] < 1]
@@ -211,14 +211,14 @@ def _scores_of(made: Layer, off: set[str], plain: Choices, splits: Choices) -> L
     return next(filter(None, with_numbers), found[0])
 
 
-def _counts_places(made: Layer, off: set[str]) -> bool:
+def _counts_places(made: CandidateLayer, off: set[str]) -> bool:
     """Tell whether the last token's result is another one where the two first tokens are swapped."""
     at = case(1, made.heads, calm=True).but(off)
     swapped = at._replace(x=at.x[:, [1, 0, *range(2, at.x.shape[1])]])
     return far(made.call(swapped)[:, -1:], made.call(at)[:, -1:]) > TOLERANCE
 
 
-def _with_numbers(made: Layer, off: set[str], variants: Choices) -> Layer | None:
+def _with_numbers(made: CandidateLayer, off: set[str], variants: Choices) -> CandidateLayer | None:
     """Rotary of another base, or scaled; the base and the factor are solved for. None where none gives the result.
 
     NTK scaling is another base, which at another width of heads is another one.
@@ -230,7 +230,7 @@ def _with_numbers(made: Layer, off: set[str], variants: Choices) -> Layer | None
     for fixed, name, grid in grids:
         if fixed.get("scaling") == "NTK" and of_one_width is None:
             continue
-        nearest: dict[str, Layer] = {}  # of each variant
+        nearest: dict[str, CandidateLayer] = {}  # of each variant
         for _, x in made.ranked([x | fixed | {name: n} for x in variants for n in grid], off, calm=True):
             nearest.setdefault(str(x.but({name: 0}).how), x)
         for near in list(nearest.values())[:NEAREST]:
@@ -243,7 +243,7 @@ def _with_numbers(made: Layer, off: set[str], variants: Choices) -> Layer | None
     return min(fits, key=lambda x: x.left(off, WIDE), default=of_one_width)
 
 
-def _solved(near: Layer, off: set[str], name: str) -> Layer | None:
+def _solved(near: CandidateLayer, off: set[str], name: str) -> CandidateLayer | None:
     """The description with the number at which the result is given, to five digits; None where none near it is."""
     step = 2.0
     while step > 1 + 1e-7:

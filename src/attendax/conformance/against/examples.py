@@ -9,7 +9,7 @@ import numpy as np
 from ..conventions.table import IGNORED
 from ..worker.errors import Failed
 from . import extremes, forms
-from .asking import NARROW, TOLERANCE, Answer, Equality, Probe, Subject, arrays, distance, narrowed
+from .asking import NARROW, TOLERANCE, Answer, Candidate, Equality, Probe, arrays, distance, narrowed
 from .forms import Form, Option
 from .options import AXIS, OF_KEYS, OPTIONS, RULES, WITH_CAUSAL, beside, drawn, first_kind, is_one_for_both, own_values
 from .options import given as given_as
@@ -115,7 +115,7 @@ def with_arrays(key: str) -> Iterator[Probe]:
         yield from small({key: made}, heads=2)
 
 
-def answered(a: Subject, probes: Iterable[Probe], key: str) -> bool:
+def answered(a: Candidate, probes: Iterable[Probe], key: str) -> bool:
     """Tell whether a function takes some value of an option."""
     return any(not isinstance(a.answer(x), Failed) for x in probes if key in x.options)
 
@@ -191,25 +191,25 @@ def _cases(form: Form, sizes: tuple[int, ...], *, alone: bool) -> Iterator[Probe
         yield from (narrowed(sizes, seed) for seed in (1, 2))
 
 
-def refuting(subject: Subject, sizes: tuple[int, ...]) -> Iterator[Probe]:
+def refuting(candidate: Candidate, sizes: tuple[int, ...]) -> Iterator[Probe]:
     """Inputs with options for which a function gives other numbers than its form says, and without them does not.
 
     A query without any key may get anything.
     """
-    by = subject.by(subject.form.but(empty="NaN", empty_lse="nan"))
+    by = candidate.by(candidate.form.but(empty="NaN", empty_lse="nan"))
 
     def is_off(probe: Probe) -> bool:
-        found, right = subject.answer(probe), by.right(probe)
+        found, right = candidate.answer(probe), by.right(probe)
         if isinstance(found, Failed) or not right[0].size:
             return False
         return distance(found, right, some=True) > probe.tolerance
 
-    asked = (x for x in cases(subject.form, sizes, alone=True) if x.options and not x.narrow)
+    asked = (x for x in cases(candidate.form, sizes, alone=True) if x.options and not x.narrow)
     asked = (x for x in asked if not (x.scores and "return_lse" in x.options))  # an lse may overflow alone
     return (probe for probe in asked if is_off(probe) and not is_off(probe._replace(options={})))
 
 
-def _answers(a: Subject, b: Subject, probes: Iterable[Probe]) -> Iterator[tuple[Probe, Answer, Answer | Failed]]:
+def _answers(a: Candidate, b: Candidate, probes: Iterable[Probe]) -> Iterator[tuple[Probe, Answer, Answer | Failed]]:
     """Results of the two for each input that A answers; of B also that it raises."""
     for probe in probes:
         mine = a.answer(probe)
@@ -218,7 +218,7 @@ def _answers(a: Subject, b: Subject, probes: Iterable[Probe]) -> Iterator[tuple[
 
 
 def _recorded(
-    a: Subject, b: Subject, probes: Iterable[Probe], record: Record, letters: str = "AB"
+    a: Candidate, b: Candidate, probes: Iterable[Probe], record: Record, letters: str = "AB"
 ) -> Iterator[tuple[Probe, Answer | Failed, Answer | Failed]]:
     """Yield results that one of the two gives at least; what either refuses is recorded instead."""
     for probe in probes:
@@ -235,7 +235,7 @@ def _recorded(
             yield probe, mine, theirs
 
 
-def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) -> str:
+def shown(a: Candidate, b: Candidate, axes: Iterable[str], probes: Iterable[Probe]) -> str:
     """The first input that shows what the values of some axes are: each function does there what its form says.
 
     The two differ by nothing else there, if there is such an input; else what A would give with B's values is told.
@@ -258,7 +258,7 @@ def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) 
     return elsewhere
 
 
-def called(a: Subject, b: Subject, as_it_is: Form, probes: Iterable[Probe]) -> str:
+def called(a: Candidate, b: Candidate, as_it_is: Form, probes: Iterable[Probe]) -> str:
     """The first input on which B, given what A is given, gives something else than where it is called as it should."""
     elsewhere = ""
     for probe, mine, found in _answers(a, b.by(as_it_is), probes):
@@ -272,13 +272,13 @@ def called(a: Subject, b: Subject, as_it_is: Form, probes: Iterable[Probe]) -> s
     return elsewhere
 
 
-def alike_in_float32(a: Subject, b: Subject, probe: Probe) -> bool:
+def alike_in_float32(a: Candidate, b: Candidate, probe: Probe) -> bool:
     """Tell whether two functions give the same numbers for arrays of bfloat16 that are given in float32."""
     wide = probe._replace(arrays=tuple(x.astype(np.float32) for x in probe.arrays))
     return any(not _apart(theirs, mine) for _, mine, theirs in _answers(a, b, [wide]))
 
 
-def smallest(a: Subject, b: Subject, probes: Iterable[Probe], record: Record | None = None) -> str:
+def smallest(a: Candidate, b: Candidate, probes: Iterable[Probe], record: Record | None = None) -> str:
     """The first input on which the two give other numbers, and what they give; empty where none does.
 
     A call that one of them refuses is recorded. Without a record, a refusal of B is a difference.
@@ -298,7 +298,7 @@ def _apart(one: Answer | Failed, other: Answer) -> bool:
     return isinstance(one, Failed) or distance(one, other) > 10 * TOLERANCE
 
 
-def _gives(probe: Probe, a: Subject, mine: Answer | Failed, theirs: Answer | Failed) -> str:
+def _gives(probe: Probe, a: Candidate, mine: Answer | Failed, theirs: Answer | Failed) -> str:
     call = told(probe, a.form)
     if isinstance(theirs, Failed) or isinstance(mine, Failed):
         said = (f"raises {x.said}" if isinstance(x, Failed) else f"gives {_number(x, x)}" for x in (mine, theirs))
@@ -344,7 +344,7 @@ def _number(found: Answer, other: Answer) -> str:
     return f"{x[np.unravel_index(int(np.argmax(apart)), x.shape)]:.7g}"
 
 
-def equality(a: Subject, b: Subject, sizes: tuple[int, ...], letters: str = "AB") -> Equality:
+def equality(a: Candidate, b: Candidate, sizes: tuple[int, ...], letters: str = "AB") -> Equality:
     """The distance of two functions that are called alike, over all cases that neither refuses."""
     apart, worst, record = {False: 0.0, True: 0.0}, None, Record([], [])  # of all, and of those in bfloat16
     for probe, mine, theirs in _recorded(a, b, cases(a.form, sizes), record, letters):

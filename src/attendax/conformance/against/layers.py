@@ -18,7 +18,7 @@ from ..conventions.table import python
 PLACES = 320  # rows of the table of positions
 
 
-class Sizes(NamedTuple):
+class LayerSizes(NamedTuple):
     """Texts, tokens, width, width within, and by how much the heads are more than those that were asked for."""
 
     B: int
@@ -28,8 +28,9 @@ class Sizes(NamedTuple):
     more: int = 1
 
 
-SEARCH = Sizes(2, 5, 32, 12)  # at which conventions are found
-SIZES = SEARCH, Sizes(1, 9, 16, 20, 2), Sizes(3, 4, 24, 40), Sizes(1, 301, 16, 12)  # at which two layers are compared
+SEARCH = LayerSizes(2, 5, 32, 12)  # at which conventions are found
+# Two layers are compared at these.
+SIZES = SEARCH, LayerSizes(1, 9, 16, 20, 2), LayerSizes(3, 4, 24, 40), LayerSizes(1, 301, 16, 12)
 PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and where query, key and value are
     "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
@@ -86,7 +87,7 @@ AXES = {
 LAW: dict[str, Any] = {name: axis.values[0] for name, axis in AXES.items()}
 
 
-def shapes(sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, ...]]:
+def shapes(sizes: LayerSizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, ...]]:
     """The names and shapes of all that a layer may read."""
     M, F = sizes.M, sizes.F
     of_parts: dict[str, tuple[int, ...]] = dict.fromkeys(("query", "key", "value", "out"), (M, M))
@@ -98,7 +99,7 @@ def shapes(sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, ...]]:
     return found | {"positions": (PLACES, M)} | {f"{name}_norm_scale": (size,) for name, size in of_heads.items()}
 
 
-def drawn(seed: int, sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, np.ndarray]:
+def drawn(seed: int, sizes: LayerSizes = SEARCH, heads: int = 2) -> dict[str, np.ndarray]:
     """Weights; those of ``qkv_kernel`` are query, key and value beside each other."""
     rng = np.random.default_rng(seed)
     found = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in shapes(sizes, heads).items()}
@@ -109,7 +110,7 @@ def drawn(seed: int, sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, np.ndar
     return found
 
 
-def inputs(seed: int, size: float = 1.0, sizes: Sizes = SEARCH) -> np.ndarray:
+def inputs(seed: int, size: float = 1.0, sizes: LayerSizes = SEARCH) -> np.ndarray:
     """x (B, T, M)."""
     return (np.random.default_rng((seed, 9)).standard_normal(sizes[:3]) * size).astype(np.float32)
 

@@ -7,7 +7,7 @@ from ..conventions.search import Change, fitting
 from ..conventions.table import ASKS, BACKWARD, TABLE
 from ..worker.errors import Failed
 from . import examples
-from .asking import Answer, Probe, Subject, distance
+from .asking import Answer, Candidate, Probe, distance
 from .forms import LAW, Form, Option
 from .options import OPTIONS, kind_of
 
@@ -15,7 +15,7 @@ Result = tuple[Probe, Answer]
 OF_DTYPES = "softmax", "out", "dropout", "large", "negative", "none"  # which no value of the table changes
 
 
-def neighbour(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> Subject | None:
+def neighbour(x: Candidate, beside: Candidate, sizes: tuple[int, ...]) -> Candidate | None:
     """The function by the fewest values of the table that explain all its results, one or two; None where none do.
 
     Keywords that ``beside`` has as options are asked as such, also where they are none that was understood. Values
@@ -48,7 +48,7 @@ def neighbour(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> Subject | 
     return None
 
 
-def holds(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> int:
+def holds(x: Candidate, beside: Candidate, sizes: tuple[int, ...]) -> int:
     """The number of cases in which a function does what its form says; 0 where it does not in one.
 
     Options that ``beside`` has are also asked: if nothing is known of them, the law is expected.
@@ -58,7 +58,7 @@ def holds(x: Subject, beside: Subject, sizes: tuple[int, ...]) -> int:
     return len(found) if all(_is(asked, result) for result in found) else 0
 
 
-def refuted(x: Subject, axes: tuple[str, ...], beside: Form, sizes: tuple[int, ...]) -> Probe | None:
+def refuted(x: Candidate, axes: tuple[str, ...], beside: Form, sizes: tuple[int, ...]) -> Probe | None:
     """An input for which a function gives other numbers than its form says, also with other values of those axes.
 
     A query without any key may get anything, unless the axes are of such queries.
@@ -73,7 +73,7 @@ def refuted(x: Subject, axes: tuple[str, ...], beside: Form, sizes: tuple[int, .
     return None
 
 
-def with_options(x: Subject, beside: Form) -> Form:
+def with_options(x: Candidate, beside: Form) -> Form:
     """The form with the options of another that it has keywords for."""
     form = x.form
     for ours, option in beside.options.items():
@@ -90,7 +90,7 @@ def _axes(probe: Probe) -> list[str]:
     return [axis for axis in TABLE if axis not in BACKWARD and (axis not in ASKS or asked & {*ASKS[axis]})]
 
 
-def _known(x: Subject, start: Form, alike: list[frozenset[Change]]) -> Subject:
+def _known(x: Candidate, start: Form, alike: list[frozenset[Change]]) -> Candidate:
     """The function by the first of some changes; the others are told by the words of that."""
     form = start.but(**dict(alike[0]))
     if form.how["pairs"] == "causal" and form.how["causal"] == LAW["causal"]:  # one convention, by its other name
@@ -102,20 +102,20 @@ def _known(x: Subject, start: Form, alike: list[frozenset[Change]]) -> Subject:
         values = {axis: {dict(changes).get(axis, start.how[axis]): None for changes in alike} for axis in axes}
         for some in (some for some in values.values() if len(some) > 1):
             unknown["line"] = f"nothing that was asked tells {' and '.join(some)} apart"
-    return Subject(x.fn, form, True, unknown, x.sizes)
+    return Candidate(x.fn, form, True, unknown, x.sizes)
 
 
 def _simple(result: Result) -> tuple[int, int]:
     return len(result[0].options), result[0].arrays[0].size
 
 
-def _answers(x: Subject, sizes: tuple[int, ...]) -> Iterator[Result]:
+def _answers(x: Candidate, sizes: tuple[int, ...]) -> Iterator[Result]:
     for probe in examples.cases(x.form, sizes):
         if not isinstance(found := x.answer(probe), Failed):
             yield probe, found
 
 
-def _is(x: Subject, result: Result) -> bool:
+def _is(x: Candidate, result: Result) -> bool:
     """Tell whether a result is that of a form."""
     probe, found = result
     return distance(found, x.right(probe)) <= probe.tolerance

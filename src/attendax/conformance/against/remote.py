@@ -45,7 +45,7 @@ CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_pass
 Results = tuple[np.ndarray, ...]
 
 
-class Call(NamedTuple):
+class CallRequest(NamedTuple):
     """One call of a function, or of ``adapted`` in a code around it; without results, of which arrays it is."""
 
     arrays: tuple[Any, ...] = ()
@@ -57,7 +57,7 @@ class Call(NamedTuple):
 class Here(Subject):
     """A function in this process; NumPy arrays are tried first, then those of the frameworks that it imports."""
 
-    asked = Call
+    asked = CallRequest
 
     def __init__(self, fn: Any, arrays: str = "") -> None:
         """Tell the parameters: all of them, those that must be given, and the defaults of the others.
@@ -91,7 +91,7 @@ class Here(Subject):
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
         self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
 
-    def answer(self, request: Call) -> Leaves:
+    def answer(self, request: CallRequest) -> Leaves:
         """One call."""
         if not request.results:
             return {"out": np.array([NAMES.index(self.kinds[0]), self.container])}
@@ -203,7 +203,7 @@ class Function:
         self.subject.allow(self.patience)
         options = {k: {OBJECT: vars(x)} if isinstance(x, types.SimpleNamespace) else x for k, x in options.items()}
         try:
-            found = self.subject.ask(Call(arrays, options, code))
+            found = self.subject.ask(CallRequest(arrays, options, code))
         except Died as died:
             if died.how == "timeout":
                 raise Refusal(f"{self.path}: a call with {len(arrays)} small arrays: {died.args[0]}") from died
@@ -216,11 +216,11 @@ class Function:
 
     def kind(self) -> str:
         """The framework of its arrays, as far as it was called."""
-        return NAMES[int(self.subject.ask(Call(results=False))["out"][0])]
+        return NAMES[int(self.subject.ask(CallRequest(results=False))["out"][0])]
 
     def container(self) -> str:
         """Python for the arrays of its result, if that is another object."""
-        return CONTAINERS[int(self.subject.ask(Call(results=False))["out"][1])]
+        return CONTAINERS[int(self.subject.ask(CallRequest(results=False))["out"][1])]
 
     def adapted(self, code: str) -> Callable[..., Results]:
         """The function ``adapted`` of that code, run where this function is."""

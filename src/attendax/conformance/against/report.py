@@ -8,9 +8,9 @@ from attendax.exits import Refusal
 
 from ..worker.errors import Failed
 from . import comparing, comparing_layers, describing, describing_layers, examples, forms, writing
-from .asking import GENERAL, SQUARE, TOLERANCE, Equality, Probe, Subject, arrays, distance
+from .asking import GENERAL, SQUARE, TOLERANCE, Candidate, Equality, Probe, arrays, distance
 from .comparing import Difference
-from .describing_layers import Layer
+from .describing_layers import CandidateLayer
 from .examples import Record
 from .forms import Form
 from .layers import SIZES
@@ -115,13 +115,13 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Compari
             fn.subject.close()
 
 
-def described(fn: Function, letter: str) -> Subject:
+def described(fn: Function, letter: str) -> Candidate:
     """All that is found out about a function; refuse one that raises on every call, or takes packed sequences."""
     if {*BEGINS} & {*fn.required, *fn.meant}:
         said = "wrap it in a function of query, key and value that gives where they begin"
         raise Refusal(f"{letter}, {fn.path}, takes packed sequences; {said}")
     try:
-        return describing.Describing(fn).subject()
+        return describing.Describing(fn).candidate()
     except Failed as failed:
         hint = "; layers are compared with --layers" if fn.required[:1] == ["params"] else ""
         if not failed.said:
@@ -135,7 +135,7 @@ def _raises(letter: str, fn: Function, said: str) -> str:
     return f"{letter}, {fn.path}, raises on every call that was tried; the first said: {said}"
 
 
-def compare(a: Subject, b: Subject) -> Comparison:
+def compare(a: Candidate, b: Candidate) -> Comparison:
     """The report on two functions that are described; if that is not enough, also by the table."""
     if not (a.known or b.known):
         return _unknown(a, b)
@@ -154,11 +154,11 @@ def compare(a: Subject, b: Subject) -> Comparison:
     return found
 
 
-def _sizes(a: Subject, b: Subject) -> tuple[int, ...]:
+def _sizes(a: Candidate, b: Candidate) -> tuple[int, ...]:
     return max(a.sizes, b.sizes, key=lambda x: x == SQUARE)
 
 
-def _as_called(x: Subject) -> list[Subject]:
+def _as_called(x: Candidate) -> list[Candidate]:
     """A function of no known formula, in each layout of all axes in which it gives a result of the shape of one."""
     asked, probe = describing.Describing(x.fn), Probe(arrays(GENERAL), {})
     unknown = {name: describing.NOT_TAKEN for name in x.fn.names if name not in x.fn.required}
@@ -166,10 +166,10 @@ def _as_called(x: Subject) -> list[Subject]:
     taken = ((form, asked.answer(form, probe)) for form in forms_of)
     fits = [form for form, found in taken if found and found[0].shape == (*GENERAL[:3], GENERAL[5])]
     made = (dataclasses.replace(form, arrays=x.fn.kind(), grouped=True) for form in fits)
-    return [Subject(x.fn, form, unknown=unknown) for form in made]
+    return [Candidate(x.fn, form, unknown=unknown) for form in made]
 
 
-def _compare(a: Subject, b: Subject) -> Comparison:
+def _compare(a: Candidate, b: Candidate) -> Comparison:
     told = list(comparing.differences(a, b))
     found = tuple(x for x in told if x.shown or x.name not in comparing.OF_NUMBERS)
     if MASKED & a.form.options.keys() & b.form.options.keys():
@@ -205,7 +205,7 @@ def _compare(a: Subject, b: Subject) -> Comparison:
     return Comparison(tuple(x for x in found if x not in against), "", "", why, None, notes)
 
 
-def _unseen(a: Subject, b: Subject, axis: str) -> tuple[Subject, Subject]:
+def _unseen(a: Candidate, b: Candidate, axis: str) -> tuple[Candidate, Candidate]:
     """The two by one value of a convention that no input shows: that of the one which may have it."""
     never = [x.form.how["fill"] != forms.LAW["fill"] for x in (a, b)]  # a query without any key
     lawful = b.form.how[axis] == forms.LAW[axis] if never[0] == never[1] else never[1]
@@ -213,7 +213,7 @@ def _unseen(a: Subject, b: Subject, axis: str) -> tuple[Subject, Subject]:
     return a.by(a.form.but(**{axis: value})), b.by(b.form.but(**{axis: value}))
 
 
-def _refuted(a: Subject, b: Subject, difference: Difference) -> str:
+def _refuted(a: Candidate, b: Candidate, difference: Difference) -> str:
     """Words for an input by which one of the two does not do what is said of it; empty if there is none."""
     axes = comparing.OF_NUMBERS.get(difference.name, ())
     for x, said, other in ((a, f"A {difference.a}", b), (b, f"B {difference.b}", a)) if axes else ():
@@ -223,7 +223,7 @@ def _refuted(a: Subject, b: Subject, difference: Difference) -> str:
 
 
 def _held(
-    a: Subject, b: Subject, mine: Form, theirs: Form, letters: str = "AB"
+    a: Candidate, b: Candidate, mine: Form, theirs: Form, letters: str = "AB"
 ) -> tuple[Equality, str, frozenset[str]]:
     """The adapter around B is run, and compared: how near it is.
 
@@ -250,7 +250,7 @@ def _answerable(mine: Form, theirs: Form) -> Form:
     return mine.keeping(set(mine.options) - lacking)
 
 
-def _notes(a: Subject, b: Subject, compared: set[str], directly: frozenset[str] = frozenset()) -> tuple[str, ...]:
+def _notes(a: Candidate, b: Candidate, compared: set[str], directly: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Options that were not compared: by no convention that both have, nor as both are given them."""
     found = []
     for letter, x in (("A", a), ("B", b)):
@@ -269,7 +269,7 @@ def _notes(a: Subject, b: Subject, compared: set[str], directly: frozenset[str] 
     return tuple(found)
 
 
-def _unknown(a: Subject, b: Subject) -> Comparison:
+def _unknown(a: Candidate, b: Candidate) -> Comparison:
     """Words for two of which one is of no known formula: they are asked alone, without options."""
     letters = " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known)
     notes = (f"any keyword, for the formula of {letters} is not known",)
@@ -278,7 +278,7 @@ def _unknown(a: Subject, b: Subject) -> Comparison:
         asked = describing.Describing(x.fn)
         given = [(form, asked.answer(form, probe)) for form in forms.layouts(x.fn, GENERAL) if asked.takes(form, probe)]
         kind = x.fn.kind()
-        plain.append([(Subject(x.fn, dataclasses.replace(form, arrays=kind)), found) for form, found in given if found])
+        plain.append([(Candidate(x.fn, dataclasses.replace(form, arrays=kind)), out) for form, out in given if out])
         if not plain[-1]:
             raise Refusal(_raises(letter, x.fn, asked.said or "nothing, as it takes no three arrays"))
     for (one, mine), (other, theirs) in itertools.product(*plain):
@@ -291,7 +291,7 @@ def _unknown(a: Subject, b: Subject) -> Comparison:
     return Comparison((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
 
 
-def compare_layers(a: Layer, b: Layer) -> Comparison:
+def compare_layers(a: CandidateLayer, b: CandidateLayer) -> Comparison:
     """The report on two layers that are described."""
     plain = comparing_layers.equality(a, lambda params, x, **options: b.fn(params, x, **options))
     sizes = ", ".join(str(x[:4]) for x in SIZES)

@@ -30,7 +30,7 @@ from .options import GROUPS, add
 OWN = ("level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
 TITLES = ("conventions", "cases", "more cases", "time and process")
 GIVEN = pytest.StashKey[argparse.Namespace]()
-COLLECTED = pytest.StashKey[list["Attention"]]()
+COLLECTED = pytest.StashKey[list["AttentionCollector"]]()
 FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process
 
 
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if here not in sys.path:
         sys.path.insert(0, here)
     for path in config.getoption("attention"):
-        items.extend(session.genitems(Attention.from_parent(session, name=path, nodeid=path)))
+        items.extend(session.genitems(AttentionCollector.from_parent(session, name=path, nodeid=path)))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -69,7 +69,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"attention: seed {config.getoption('attention_seed')}"
 
 
-class Attention(pytest.Collector):
+class AttentionCollector(pytest.Collector):
     """A function under test, whose cases are its tests: how it is judged, until when, and what was found so far."""
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -99,7 +99,7 @@ class Attention(pytest.Collector):
         self.config.add_cleanup(subject_of(self.made).close)
         self.config.stash[COLLECTED].append(self)
         for case in cases:
-            yield Question.from_parent(self, name=case.name, case=case)
+            yield CaseItem.from_parent(self, name=case.name, case=case)
 
     def judged(self, case: Case) -> Outcome:
         """Judge a case, again where that is cheap, or as often as it is asked."""
@@ -121,10 +121,10 @@ class Attention(pytest.Collector):
         )  # fmt: skip
 
 
-class Question(pytest.Item):
+class CaseItem(pytest.Item):
     """A case."""
 
-    parent: Attention
+    parent: AttentionCollector
 
     def __init__(self, *, case: Case, **kwargs: object) -> None:
         super().__init__(**kwargs)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..against import forms
-from ..against.asking import TOLERANCE, Answer, Probe, Subject, arrays, distance
+from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.forms import Form, Option
 from ..against.options import LONGEST
 from ..against.remote import Function
@@ -45,7 +45,8 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     def right(*, lse: bool = False, **options: Any) -> np.ndarray:
         asked = plain.offering("bias", Option("bias", "BNTS")) if options else plain
         asked = asked.offering("return_lse", Option("return_lse")) if lse else asked
-        return Subject(fn, asked).right(Probe(arrays(sizes), options | dict.fromkeys(["return_lse"] * lse, True)))[lse]
+        probe = Probe(arrays(sizes), options | dict.fromkeys(["return_lse"] * lse, True))
+        return Candidate(fn, asked).right(probe)[lse]
 
     values, rights = ASIDES[name](right, *sizes[:4])
     answers = (ask(given, Probe(arrays(sizes), {forms.GIVEN + name: x})) for x in values)

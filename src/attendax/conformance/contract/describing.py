@@ -13,7 +13,7 @@ import numpy as np
 from attendax.exits import Refusal
 
 from ..against import examples, options
-from ..against.asking import SQUARE, TOLERANCE, Answer, Probe, Subject, arrays, distance
+from ..against.asking import SQUARE, TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.describing import FILL, NOT_TAKEN, SECOND, SEVERAL, Describing
 from ..against.forms import LAW, Form, Option
 from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
@@ -79,7 +79,7 @@ class Describer(Describing):
         """All that is found in time; raises Refusal if there is nothing to describe."""
         cut = False
         try:
-            found = self.subject()
+            found = self.candidate()
             form, unread = (found.form if found.known else None), dict(found.unknown)
         except Failed as failed:
             raise Refusal(self._refused(failed)) from failed
@@ -237,7 +237,7 @@ class Describer(Describing):
         near: dict[tuple[bool, str, str], list[tuple[float, float]]] = {}  # angles and shares of each form
         for form, probe, found in list(self._plain_answers()):
             for scale in ("1/√D", "1", "1/D"):
-                right = Subject(self.fn, form.but(scale=scale)).right(probe)[0]
+                right = Candidate(self.fn, form.but(scale=scale)).right(probe)[0]
                 with np.errstate(all="ignore"):
                     close = np.abs(found - right) <= 10 * TOLERANCE * max(1.0, float(np.abs(right).max()))
                     cosine = np.vdot(found, right) / (np.linalg.norm(found) * np.linalg.norm(right))
@@ -253,7 +253,7 @@ class Describer(Describing):
     def _draws(self) -> bool:
         """Tell whether a plain call gives something else the second time."""
         for form, probe, found in list(self._plain_answers())[:1]:
-            again = Subject(self._called, form).answer(probe)
+            again = Candidate(self._called, form).answer(probe)
             return not isinstance(again, Failed) and not np.allclose(again[0], found, atol=1e-4, equal_nan=True)
         return False
 
@@ -399,7 +399,7 @@ class Describer(Describing):
     def _kept(self, form: Form) -> Form:
         """The form, if calls with all of its options at once, in short and in long texts, are those of its formula."""
         named = [k for k, x in form.options.items() if x.name]
-        by = Subject(self.fn, form.but(empty="NaN", empty_lse="nan"))
+        by = Candidate(self.fn, form.but(empty="NaN", empty_lse="nan"))
 
         def is_off(probe: Probe) -> bool:
             found, right = self.answer(form, probe), by.right(probe)

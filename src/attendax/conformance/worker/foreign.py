@@ -28,7 +28,7 @@ READ = "the results come from the folder, so a diagnosis cannot make further cal
 LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
-class Program:
+class Command:
     """Answers what is asked by running a command."""
 
     def __init__(self, command: str) -> None:
@@ -78,7 +78,7 @@ class Program:
 
 
 ANSWERS: dict[str, Callable[[str], Callable[[Told], Leaves]]] = {  # what a path begins with: who answers
-    "exec": Program,
+    "exec": Command,
     "onnx": OnnxModel,
     "folder": Replay,
 }
@@ -157,7 +157,7 @@ def _of(answer: Callable[[Told], Leaves], told: Told, *, unpack: bool = False) -
     names = {name.replace("_", " "): x["file"] for name, x in told["results"].items()}
     for name, file in names.items():
         if name not in found:
-            missing = f"{file} was not written" if isinstance(answer, (Program, Replay)) else f"gives no {name}"
+            missing = f"{file} was not written" if isinstance(answer, (Command, Replay)) else f"gives no {name}"
             raise NoNumbers(name, missing)
     leaves = [found[name] for name in names]
     return leaves[0] if unpack else leaves
