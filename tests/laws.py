@@ -37,9 +37,8 @@ class Test(NamedTuple):
     name: str  # with its class, as pytest writes it
     law: str
     implementation: str
-    is_quick: bool  # a parameter of each of its implementations is not slow
+    is_smoke: bool  # the default suite runs it, with a parameter of each of its implementations
     parameter: str  # of the tests with law("all", ...)
-    is_on_each: bool  # whether it has an implementation as its parameter
 
     @property
     def node(self) -> str:
@@ -58,7 +57,7 @@ def marks(nodes):
         call = node if isinstance(node, ast.Call) else None
         function = call.func if call else node
         if isinstance(function, ast.Attribute) and ast.unparse(function.value) == "pytest.mark":
-            read = call and function.attr in ("law", "sample")
+            read = call and function.attr in ("law", "smoke")
             yield function.attr, [ast.literal_eval(x) for x in call.args] if read else []
 
 
@@ -96,9 +95,11 @@ def laws_and_tests():
             for law, *of in laws or [arguments for mark, arguments in has if mark == "law"]:
                 if law not in (*LAWS, "all") or not set(of) <= set(IMPLEMENTATIONS):
                     raise ValueError(f"{file}: {name}: law{(law, *of)} names no law or no implementation")
-                is_quick = "slow" not in dict(has) and dict(has).get("sample", [99])[0] > len(of or FOUR)
+                counts = [arguments for mark, arguments in has if mark == "smoke"]
+                is_smoke = any(not count or count[0] >= len(of or FOUR) for count in counts)
+                is_smoke |= "/on_eight/" in file and "slow" not in dict(has)  # test_on_eight.py runs these
                 for number in LAWS if law == "all" else (law,):
                     for implementation in of or FOUR:
                         if law != "all" or (number, implementation) not in WITHOUT:
                             parameter = number if law == "all" else ""
-                            yield Test(file, name, number, implementation, is_quick, parameter, not of)
+                            yield Test(file, name, number, implementation, is_smoke, parameter)

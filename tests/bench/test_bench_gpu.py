@@ -242,6 +242,7 @@ def test_laws_come_in_turn():
     assert [case.law for case in gpu_steps.in_turn([Of(x) for x in "aaabbc"])] == list("abcaba")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -98,6 +98,7 @@ class TestLoadBert:
         plain, _ = load_bert(small_bert.write_checkpoint(tmp_path / "plain"))
         chex.assert_trees_all_equal(prefixed, plain)
 
+    @pytest.mark.smoke
     def test_a_tensor_twice_is_refused(self, tmp_path):
         tensors = small_bert.random_tensors()
         tensors["bert.embeddings.LayerNorm.bias"] = tensors["embeddings.LayerNorm.bias"]
@@ -105,6 +106,7 @@ class TestLoadBert:
         with pytest.raises(ValueError, match=r"holds a tensor twice"):
             load_bert(tmp_path)
 
+    @pytest.mark.smoke
     def test_names_of_norms_in_old_files(self, tmp_path):
         """As bert-base-uncased has them: gamma and beta, a prefix, the heads of pre-training, no ``model_type``."""
         tensors = {f"bert.{old_name(name)}": tensor for name, tensor in small_bert.random_tensors().items()}
@@ -127,6 +129,7 @@ class TestLoadBert:
         with safetensors.safe_open(tmp_path / "tuned" / "model.safetensors", framework="numpy") as file:
             assert set(file.keys()) == set(tensors), "names are those of the file that it is like"
 
+    @pytest.mark.smoke
     def test_both_names_of_a_norm_are_refused(self, tmp_path):
         tensors = small_bert.random_tensors()
         tensors["embeddings.LayerNorm.gamma"] = tensors["embeddings.LayerNorm.weight"]
@@ -183,6 +186,7 @@ class TestLoadBert:
         _, config = load_bert(tmp_path)
         assert (config.activation, config.eps) == (ours, 1e-5)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
@@ -206,6 +210,7 @@ class TestLoadBert:
         with pytest.raises(error, match=message):
             load_bert(tmp_path)
 
+    @pytest.mark.smoke
     def test_refuses_a_config_without_sizes(self, tmp_path):
         small_bert.write_checkpoint(tmp_path, files={"config.json": {"model_type": "bert", "hidden_size": 6}})
         with pytest.raises(ValueError, match=r"^load_bert: config.json lacks vocab_size, max_position_embeddings"):

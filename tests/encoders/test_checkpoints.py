@@ -130,6 +130,7 @@ class TestModernBert:
         with pytest.raises(ValueError, match=rf"^load_modernbert: model.safetensors lacks {name}$"):
             load_modernbert(write(tmp_path, tensors, SIZES))
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
@@ -318,6 +319,7 @@ class TestTorch:
         with pytest.raises(TypeError, match=r"^load_torch: a module has its own options; leave out norm$"):
             load_torch(torch.nn.MultiheadAttention(6, 2), norm="pre")
 
+    @pytest.mark.smoke
     def test_a_state_dict_has_no_options(self):
         """Nothing is guessed: with the norms in the other place a block is off by more than 1."""
         layer = to_state_dict(spec.TransformerEncoderBlock(6, 3, 11, rng=0).params)
@@ -334,6 +336,7 @@ class TestTorch:
         with pytest.raises(TypeError, match=r"^load_torch: an nn.MultiheadAttention has no norm; leave it out"):
             load_torch(attention, num_heads=3, norm="pre")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("tensors", "error", "message"),
         [
@@ -352,6 +355,7 @@ class TestTorch:
         with pytest.raises(error, match=rf"^load_torch: (?s:.*){message}"):
             load_torch(tensors)
 
+    @pytest.mark.smoke
     def test_refuses_to_give_what_no_module_has(self):
         params = random_params(BERT)
         block = params.blocks[0]
@@ -417,6 +421,7 @@ class TestOurs:
         jax.tree.map(np.testing.assert_array_equal, found, params)
         np.testing.assert_array_equal(*(encode(IDS, p, config=config, mask=MASK, twin=spec) for p in (found, params)))
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("change", "message"),
         [
@@ -439,6 +444,7 @@ class TestOurs:
         with pytest.raises(ValueError, match=rf"^load: (?s:.*)({message})"):
             load(path)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("setting", "message"),
         [
@@ -466,6 +472,7 @@ class TestOurs:
             load(path)
         assert len(str(caught.value)) < 500
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("content", [b"", b"\x80\x04cos\nsystem\n", b"\xff" * 100])
     def test_refuses_other_files(self, tmp_path, content):
         """A pickle among them: nothing in it is run."""

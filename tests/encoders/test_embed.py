@@ -172,6 +172,7 @@ class TestEmbed:
     def test_no_texts(self, encoder):
         assert list(embed(encoder, [])) == []
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
         [
@@ -194,6 +195,7 @@ def minilm():
 class TestPublishedModel:
     """all-MiniLM-L6-v2 itself, where the package is installed."""
 
+    @pytest.mark.smoke
     def test_found_without_importing_the_package(self, minilm):
         assert (minilm / "config.json").is_file()
         assert PACKAGE not in sys.modules

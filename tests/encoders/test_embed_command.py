@@ -67,6 +67,7 @@ class TestMatrix:
         assert lines[0] == " 1  a"
         assert lines[1].split() == ["1.000", "12", "a"]
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("number", [9, 10])
     def test_fits_80_columns(self, embed, number):
         _, out, _ = embed(*["the " * 30] * number)
@@ -108,6 +109,7 @@ class TestJson:
         line = json.loads(embed("a man", "--json")[1])
         np.testing.assert_array_equal(np.array(line["embedding"], np.float32), result.vector)
 
+    @pytest.mark.smoke
     def test_truncated_text(self, embed):
         status, out, err = embed("a man", "the " * 20, "--json")
         first, second = (json.loads(line) for line in out.splitlines())
@@ -133,12 +135,14 @@ class TestStandardInput:
         stdin(b"")
         assert embed("--json") == (0, "", "")
 
+    @pytest.mark.smoke
     def test_nothing_has_no_matrix(self, embed, stdin):
         stdin(b"")
         status, out, err = embed()
         assert (status, out) == (2, "")
         assert err == "attendax embed: no text; pass texts as arguments, or one a line on standard input\n"
 
+    @pytest.mark.smoke
     def test_bytes_that_are_not_utf8(self, embed, stdin):
         """All that came before is embedded, the line is named, nothing is guessed."""
         stdin(b"a\nman\nfo\xffod\nmeal\n")
@@ -147,6 +151,7 @@ class TestStandardInput:
         assert status == 2
         assert err == "attendax embed: line 3 of standard input is not valid UTF-8: invalid start byte\n"
 
+    @pytest.mark.smoke
     def test_arguments_that_are_not_utf8(self, embed):
         status, out, err = embed("--json", "a", os.fsdecode(b"caf\xe9"))
         assert (status, out) == (2, "")
@@ -203,6 +208,7 @@ class TestPipes:
 
 
 class TestCheck:
+    @pytest.mark.smoke
     def test_within(self, embed):
         status, out, err = embed("a man", "", "the meal", "--check")
         assert (status, err) == (0, "")
@@ -246,6 +252,7 @@ class TestMap:
         assert 400 < height < 3000
         assert 400 < width < 3000
 
+    @pytest.mark.smoke
     def test_shows_the_layer_asked_for(self, embed, tmp_path, monkeypatch, weights):
         """The picture is of that layer's weights, with the tokens of the first text."""
         from attendax import figures
@@ -264,6 +271,7 @@ class TestMap:
         assert tokens == ["[CLS]", "a", "man", "[SEP]"]
         assert names == {"title": "Layer 1 of 2: a man"}
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("argv", "message"),
         [
@@ -280,6 +288,7 @@ class TestMap:
         assert err.startswith(f"attendax embed: {message}")
         assert err.count("\n") == 1
 
+    @pytest.mark.smoke
     def test_without_matplotlib(self, embed, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         status, out, err = embed("a man", "--map", "x.png")
@@ -322,6 +331,7 @@ class TestRefusals:
         small_bert.write_checkpoint(tmp_path, files=files)
         assert "model_type='gpt2', supported is 'bert'" in self.run(capsys, "--weights", str(tmp_path))
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("name", "content"),
         [

@@ -77,6 +77,7 @@ class TestOutput:
         assert found.shape == (count, 3 if count else 0)
         assert not count or found[-1, 0] == count - 1
 
+    @pytest.mark.smoke
     def test_weights_that_give_nan(self, run, encoder, monkeypatch):
         broken = jax.tree.map(lambda x: x * np.nan, encoder.params)
         monkeypatch.setattr(texts, "load", lambda args: encoder._replace(params=broken))
@@ -84,6 +85,7 @@ class TestOutput:
         assert (status, out) == (2, "")
         assert err == "attendax embed: the embedding of text 1 is not finite; are the weights damaged?\n"
 
+    @pytest.mark.smoke
     @pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes there")
     @pytest.mark.parametrize("limit", [64, 400])
     def test_a_full_disk_leaves_no_file(self, tmp_path, limit):
@@ -99,6 +101,7 @@ class TestOutput:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert not any(tmp_path.iterdir())
 
+    @pytest.mark.smoke
     def test_an_error_leaves_no_file(self, run, tmp_path):
         (tmp_path / "bad.txt").write_bytes(b"a man\n\xff\n")
         status, _, err = run("embed", "--file", tmp_path / "bad.txt", "--output", tmp_path / "a.npy")
@@ -106,6 +109,7 @@ class TestOutput:
         assert "line 2 of" in err
         assert not list(tmp_path.glob("a.npy*"))
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("argv", "message"),
         [
@@ -123,6 +127,7 @@ class TestOutput:
         assert (status, out) == (2, "")
         assert message in err
 
+    @pytest.mark.smoke
     def test_progress_is_for_a_terminal(self, monkeypatch):
         class Terminal(io.TextIOWrapper):
             def isatty(self):

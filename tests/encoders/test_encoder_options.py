@@ -38,6 +38,7 @@ def random_params(config, *, dtype=np.float64):
 
 
 class TestConfig:
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
@@ -95,6 +96,7 @@ class TestTwins:
 class TestMeaning:
     """By the specification, without a compiler."""
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("name", CONFIGS)
     def test_packed_texts_are_as_good_as_alone(self, name):
         config = CONFIGS[name]
@@ -105,6 +107,7 @@ class TestMeaning:
                 alone = encode(IDS[row : row + 1, begin:end], params, config=config, twin=spec)
                 np.testing.assert_allclose(together[row, begin:end], alone[0], rtol=1e-12, atol=1e-12)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("name", ["modern", "sinusoidal"])
     def test_a_window_bounds_what_a_layer_sees(self, name):
         config = dataclasses.replace(CONFIGS[name], window=1, rope_theta=10000.0)
@@ -144,6 +147,7 @@ class TestTraining:
         programs = {str(jax.make_jaxpr(partial(encode, config=c, **given))(IDS, params)) for c, given in configs}
         assert len(programs) == 1
 
+    @pytest.mark.smoke
     def test_dropout_draws_anew_in_every_layer_and_row(self):
         config = dataclasses.replace(BERT, dropout=0.5, num_layers=0)
         ids = np.repeat(IDS[:1], 2, axis=0)
@@ -181,6 +185,7 @@ class TestTraining:
         assert sum("attention_lse" in note for note in kept[True]) >= BERT.num_layers
         assert len(kept[True]) < len(kept[False])
 
+    @pytest.mark.smoke
     def test_a_stack_is_the_same_encoder(self):
         config = dataclasses.replace(CONFIGS["modern"], num_layers=6, rope_theta=1e4, window=(None, 1, 2, 1, 2, 1))
         params = random_params(config)
@@ -198,6 +203,7 @@ class TestTraining:
         assert "bf16" in text
         assert jax.eval_shape(partial(encode, config=BERT, dtype="bfloat16"), IDS, params).dtype == np.float32
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32", "float64"])
     def test_the_result_is_as_wide_as_the_weights(self, stored):
         """In a scan, too, whose carry must not change."""
@@ -218,6 +224,7 @@ class TestTraining:
         assert np.abs(found - wanted).max() > 0
 
 
+@pytest.mark.smoke
 class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),

@@ -125,6 +125,7 @@ class TestEncode:
         found = encode(IDS, params, config=config, mask=MASK, twin=twin)
         np.testing.assert_allclose(found, hidden, rtol=1e-6, atol=1e-6)
 
+    @pytest.mark.smoke
     @pytest.mark.sample(5)
     @pytest.mark.parametrize("norm", ["pre", "post"])
     @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
@@ -177,6 +178,7 @@ class TestEncode:
         hidden = encode(np.ones(shape, np.int32), random_params(), config=CONFIG, mask=np.ones(shape, bool), twin=twin)
         assert hidden.shape == (*shape, 6)
 
+    @pytest.mark.smoke
     @BOTH_TWINS
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
@@ -203,6 +205,7 @@ class TestEncode:
         with pytest.raises(error, match=rf"^{message}"):
             encode(params=random_params(), **arguments)
 
+    @pytest.mark.smoke
     def test_refuses_another_twin(self):
         with pytest.raises(TypeError, match=r"^encode: twin must be attendax.ops or attendax.spec"):
             encode(IDS, random_params(), config=CONFIG, twin=np)
@@ -264,6 +267,7 @@ class TestLayerAttention:
         found = layer_attention(IDS, params, config=config, layer=layer, mask=MASK)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("layer", [-1, 2])
     def test_refuses_a_layer_that_is_not_there(self, layer):
         with pytest.raises(ValueError, match=r"^layer_attention: layer"):

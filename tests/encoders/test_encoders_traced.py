@@ -132,6 +132,7 @@ class TestIds:
         ids, types = IDS.astype(dtype), types.astype(dtype)
         assert_close(call(lambda params: encode(ids, params, config=CONFIG, token_types=types))(params), right)
 
+    @pytest.mark.smoke
     def test_64_bits_are_not_cut(self, params):
         """With 32-bit JAX 2**32 + 3 would become 3."""
         ids = np.array([[2**32 + 3]])
@@ -169,6 +170,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"^encode: the table token of params is not that of config"):
             encode(IDS, broken, config=CONFIG)
 
+    @pytest.mark.smoke
     @KINDS
     @pytest.mark.parametrize(
         ("mask", "error", "message"),
@@ -184,6 +186,7 @@ class TestRefusals:
         with pytest.raises(error, match=rf"^mean_pool: {message}"):
             mean_pool(kind(np.ones((2, 5, 6), np.float32)), kind(mask))
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("mask", [None, [[True] * 5] * 2])
     def test_pooling_of_lists(self, mask):
         with pytest.raises(TypeError, match=r"^mean_pool: mask must be an array of boolean dtype, got "):

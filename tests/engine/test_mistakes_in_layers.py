@@ -157,6 +157,7 @@ def test_the_mistake_is_caught(mistake, package, copy_with):
         judge(mistake.judge, mistake.case, twin, package is ops)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("package", [spec, ops], ids=["spec", "ops"])
 def test_an_untouched_copy_passes_every_judge(package, copy_with):
     """So that it is the mistake that is caught, not the copying."""

@@ -13,6 +13,8 @@ import pytest
 from attendax import ops, scores, spec
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
+pytestmark = pytest.mark.smoke
+
 EXACT = 1e-12  # float64 against float64, relative to the largest entry
 JAX_NN = 2e-7  # jax.nn computes the softmax in float32 even of float64 input: 6e-8 is the best it gives
 

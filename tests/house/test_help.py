@@ -10,6 +10,8 @@ from attendax.cli import GROUPS, main
 from attendax.conformance.command.options import COMMON
 from attendax.conformance.command.options import GROUPS as OPTIONS
 
+pytestmark = pytest.mark.smoke
+
 SEVEN = {"check", "describe", "diff", "learn", "grade", "embed", "demo"}
 NO_NOUN = re.compile(r"(of|in|by|how|what|which|where|when|whether|the same|only)\b", re.IGNORECASE)
 SCRIPT = """

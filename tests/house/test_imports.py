@@ -154,30 +154,36 @@ def attendax():
     return graph_of(ROOT / "src/attendax", "attendax")
 
 
+@pytest.mark.smoke
 def test_no_circle_in_the_package(attendax):
     assert len(attendax) > 80
     assert circle(attendax) == []
 
 
+@pytest.mark.smoke
 def test_no_circle_in_the_benchmarks():
     graph = graph_of(ROOT / "benchmarks")
     assert {"planning", "workload"} <= graph["bench"]
     assert circle(graph) == []
 
 
+@pytest.mark.smoke
 def test_every_part_has_its_place(attendax):
     assert {part_of(name) for name in attendax} <= MAY_IMPORT.keys()
 
 
+@pytest.mark.smoke
 def test_layers_import_downward_only(attendax):
     assert upward(attendax) == []
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("layers", [MAY_IMPORT, IN_THE_KIT], ids=["attendax", "conformance"])
 def test_the_layers_themselves_are_no_circle(layers):
     assert circle(layers) == []
 
 
+@pytest.mark.smoke
 def test_the_rooms_of_the_kit_import_downward_only(attendax):
     kit = "attendax.conformance"
     assert upward(attendax, kit, IN_THE_KIT) == []
@@ -200,12 +206,14 @@ def test_what_compares_numbers_knows_no_candidate(attendax):
         assert not {x.removeprefix(judge) for x in files[name]} & CALLING, name
 
 
+@pytest.mark.smoke
 def test_the_specification_needs_numpy_only(attendax):
     spec = {name: found for name, found in attendax.items() if part_of(name) == "spec"}
     assert len(spec) > 10
     assert foreign(spec, SPEC_NEEDS) == []
 
 
+@pytest.mark.smoke
 def test_the_specification_loads_neither_jax_nor_the_kit():
     code = "import sys, attendax.spec; print(sorted({'jax', 'attendax.conformance'} & sys.modules.keys()))"
     path = {"PYTHONPATH": str(ROOT / "src")}

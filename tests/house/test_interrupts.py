@@ -163,6 +163,7 @@ class TestHandler:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+    @pytest.mark.smoke
     def test_there_and_back(self):
         for _ in range(2):
             exits.end_at_once()

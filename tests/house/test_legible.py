@@ -35,6 +35,7 @@ class TestOneLine:
     def test_blanks_are_joined(self, blank):
         assert one_line(f"a{blank} b{blank}") == "a b"
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("text", "columns", "shown"),
         [

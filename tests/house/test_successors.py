@@ -1,8 +1,12 @@
 """A command or an option that left says in one line what replaces it."""
 
+import pytest
+
 from attendax.cli import main
 from attendax.successors import SUCCESSORS
 from places import ROOT
+
+pytestmark = pytest.mark.smoke
 
 
 def test_each_names_its_successor(capfd):

@@ -1,31 +1,20 @@
 """Each law has a test on each implementation; the pages of the laws show them all."""
 
-import json
 import re
 
-from choosing import LIST
+import pytest
+
 from laws import IMPLEMENTATIONS, LAWS, WITHOUT, laws_and_tests
 from places import ROOT
 
+pytestmark = pytest.mark.smoke
+
 TESTS = list(laws_and_tests())
-LISTED = json.loads(LIST.read_text("utf-8"))
 PAIRS = [(law, of) for law in LAWS for of in IMPLEMENTATIONS if of != "gpu" and (law, of) not in WITHOUT]
 
 
-AS_PARAMETER = {"spec": "spec", "ops": "ops", "tiles": "tiny tiles", "native": "default"}  # in engine/test_laws.py
-
-
-def is_by_default(test):
-    """Whether the default suite has a test, with a parameter for its implementation where that is one."""
-    if "/on_eight/" in test.file:
-        return test.is_quick  # test_on_eight.py runs them
-    listed = [node for node in LISTED if node.partition("[")[0] == test.node.partition("[")[0]]
-    of = test.parameter or (AS_PARAMETER[test.implementation] if test.is_on_each else "")
-    return any(of in node.partition("[")[2] for node in listed)
-
-
 def test_a_law_has_a_test_on_each_implementation_in_the_default_suite():
-    covered = {(test.law, test.implementation) for test in TESTS if is_by_default(test)}
+    covered = {(test.law, test.implementation) for test in TESTS if test.is_smoke}
     assert [pair for pair in PAIRS if pair not in covered] == []
 
 

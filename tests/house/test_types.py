@@ -110,6 +110,7 @@ def test_the_types_are_shipped():
     assert (Path(attendax.__file__).parent / "py.typed").exists()
 
 
+@pytest.mark.smoke
 def test_dir_shows_the_public_names():
     """And every one of them is there."""
     makers = ["blocks", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]

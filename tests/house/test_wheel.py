@@ -3,16 +3,20 @@
 import re
 import tomllib
 
+import pytest
+
 from places import ROOT
 
 WHEEL = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
 
 
+@pytest.mark.smoke
 def test_it_has_no_benchmark():
     assert WHEEL["only-include"] == ["src/attendax", "src/attendax_pytest.py"]
     assert WHEEL["sources"] == {"src": ""}
 
 
+@pytest.mark.smoke
 def test_nothing_of_the_package_imports_the_benchmarks():
     own = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} | {"benchmarks", "matrix"}
     imported = re.compile(r"^\s*(?:import|from) (\w+)", re.MULTILINE)
@@ -32,5 +36,6 @@ def test_it_has_no_adapter_of_a_library():
     assert not [*(ROOT / "src/attendax/conformance").rglob("*.toml")]
 
 
+@pytest.mark.smoke
 def test_what_is_left_out_is_there():
     assert [path for path in WHEEL["exclude"] if not (ROOT / path).exists()] == []

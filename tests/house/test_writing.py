@@ -133,6 +133,7 @@ class TestFullDisk:
             raise Refusal("the reason")
         assert os.listdir(out) == []
 
+    @pytest.mark.smoke
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
     @pytest.mark.parametrize("linked", [False, True])
     @pytest.mark.parametrize("option", ["--output", "--page", "--map"])
@@ -145,6 +146,7 @@ class TestFullDisk:
         assert capsys.readouterr().err == f"attendax embed: {option} {path}: No space left on device\n"
         assert writing.is_stream("/dev/full")
 
+    @pytest.mark.smoke
     def test_no_folder(self, out):
         with pytest.raises(FileNotFoundError) as caught:
             writing.write(out / "no" / "a.txt", "")
@@ -173,6 +175,7 @@ class TestPlaces:
             os.umask(mask)
         assert [oct((out / name).stat().st_mode & 0o777) for name in ("a.txt", "b.txt")] == ["0o640", "0o640"]
 
+    @pytest.mark.smoke
     def test_what_may_not_be_written_stays(self, out, monkeypatch):
         (out / "a.txt").write_text(OLD)
         monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everything

@@ -44,6 +44,7 @@ def says(text, words):
     return True
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in PAIRS]
 )
@@ -256,6 +257,7 @@ def test_one_that_raises_on_everything():
         diff(plain, broken)
 
 
+@pytest.mark.smoke
 def test_a_layer_of_other_names():
     def layer(params, x):
         return x @ params["wq"]
@@ -352,6 +354,7 @@ def test_layers_that_differ_in_long_texts_alone():
     assert says(told, ("Exactly equal", "T 4, 5, 9, 301", "x of about 1e-06", "float32"))
 
 
+@pytest.mark.smoke
 def test_sizes_at_which_a_layer_raises_are_told():
     def one(params, x):
         return block(params, x.reshape(-1, 5, 32), 2, relu)
@@ -362,6 +365,7 @@ def test_sizes_at_which_a_layer_raises_are_told():
     assert "Not compared: some of the sizes (B, T, M, F) (2, 5, 32, 12), (1, 9, 16, 20)" in found.text()
 
 
+@pytest.mark.smoke
 def test_gelu_is_told_apart_whatever_the_eps():
     """As in Gemma: RMS norms of 1 + scale, with eps 1e-6 and 1e-5."""
 

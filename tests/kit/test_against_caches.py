@@ -38,6 +38,7 @@ def of_one_number(q, k, v, causal=False, start_pos=0, mask=None):
     return made()(q, k, v, mask=mask, is_causal=causal, offset=int(start_pos))
 
 
+@pytest.mark.smoke
 def test_equal_says_that_lengths_and_offsets_were_varied():
     found = diff(made(), made())
     assert found.equal
@@ -73,6 +74,7 @@ def test_an_empty_cache_of_which_one_key_is_read():
     assert "key_lengths [0]: A gives 0, B 1" in found.text()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("a", "b"), [(made(), by_mask), (of_one_number, made()), (made(), of_one_number)])
 def test_an_adapter_has_the_offset_of_each_batch(a, b):
     """By a mask where B has no offset, or takes one number for all."""

@@ -135,6 +135,7 @@ SLIPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("a", "b", "shown"), SLIPS, ids=[b.__name__ for _, b, _ in SLIPS])
 def test_an_option_of_both_sets_them_apart(a, b, shown):
     """The smallest input and both numbers are told, and no keyword that was compared is said not to be."""
@@ -148,6 +149,7 @@ def test_an_option_of_both_sets_them_apart(a, b, shown):
     assert here(a, a).equal
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("a", "b", "said"),
     [
@@ -243,6 +245,7 @@ def test_rows_of_a_mask_and_odd_widths_set_two_apart(fn, shown):
     assert shown in found.text()
 
 
+@pytest.mark.smoke
 def test_windows_of_two_sides_by_a_mask():
     """The adapter has each of the two sides, and -1 as no limit."""
     found = here(sides, windowed)
@@ -275,6 +278,7 @@ def always_logged(q, k, v):
     return logged(q, k, v, return_lse=True)
 
 
+@pytest.mark.smoke
 def test_the_first_of_several_results_is_compared():
     found = here(masked, with_weights)
     assert found.explained, found.text()
@@ -302,6 +306,7 @@ def nothing():
     return 1
 
 
+@pytest.mark.smoke
 def test_parameters_that_are_no_three_arrays():
     assert here(masked, starred).explained
     with pytest.raises(Refusal, match=r"B, .*nothing, has to be given nothing, expected query, key and value"):
@@ -332,6 +337,7 @@ def heads_turned(q, k, v):
     return masked(q, k[:, ::-1], v[:, ::-1])
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("slip", [over_heads, heads_turned])
 def test_a_slip_is_no_layout(slip):
     """Heads that are computed alone would hide it; the function takes them together."""
@@ -345,6 +351,7 @@ def layer(params, x):
     return x @ params["out_kernel"]
 
 
+@pytest.mark.smoke
 def test_a_layer_without_the_option():
     with pytest.raises(Refusal, match="layers are compared with --layers"):
         here(layer, masked)
@@ -411,6 +418,7 @@ SEVERAL = [
 ]
 
 
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize("values", SEVERAL, ids=lambda x: ", ".join(x))
 def test_each_example_shows_its_line_alone(values):
     """Given what is printed, the two differ as a function does that has this one value of B."""
@@ -432,6 +440,7 @@ def dropped_for_drop(q, k, v, attn_mask=None):
     return masked(q, k, v, None if attn_mask is None else ~attn_mask)
 
 
+@pytest.mark.smoke
 def test_options_are_printed_as_a_is_given_them():
     """A takes True for what is dropped: so the example has it."""
     shown = here(dropped_for_drop, masked).differences[0].shown
@@ -448,6 +457,7 @@ def mask_and_causal(q, k, v, mask=None, causal=False, scale=None):
     return masked(q, k, v, rule if mask is None else mask & rule)
 
 
+@pytest.mark.smoke
 def test_an_option_that_another_one_hides():
     found = here(mask_and_causal, mask_or_causal)
     assert [x.name for x in found.differences] == ["joins"]
@@ -455,6 +465,7 @@ def test_an_option_that_another_one_hides():
     assert found.explained, found.text()
 
 
+@pytest.mark.smoke
 def test_heads_of_keys_and_of_values_read_otherwise():
     found = here(repeated, values_tiled)
     assert found.explained

@@ -125,6 +125,7 @@ def test_a_program_that_crashes_is_a_crash(built):
     assert not report.ok
 
 
+@pytest.mark.smoke
 def test_the_page_shows_lines_of_the_program():
     """The lines that read a case, as they are compiled."""
     page = (ROOT / "docs" / "without-python.md").read_text("utf-8")

@@ -278,6 +278,7 @@ def test_a_contract_file_pins_it(here, capsys):
     assert run(capsys, "unscaled", "--contract", "unscaled.toml")[0] == 0
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("text", "said"),
     [

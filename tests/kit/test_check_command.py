@@ -107,6 +107,7 @@ class TestStatus:
         assert status == 1
         assert "No case was judged" in out
 
+    @pytest.mark.smoke
     def test_interrupt_is_130(self, run):
         assert run("mine:interrupted", *FAST, "--only", "plain", "--in-process")[0] == 130
 
@@ -120,6 +121,7 @@ class TestStatus:
 
 
 class TestRefusals:
+    @pytest.mark.smoke(8)
     @pytest.mark.parametrize(
         ("argv", "words"),
         [
@@ -163,6 +165,7 @@ class TestRefusals:
         assert words in err
         assert err.count("\n") == 1
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("argv", "near"),
         [
@@ -235,6 +238,7 @@ class TestFiles:
 
 
 class TestLists:
+    @pytest.mark.smoke
     def test_follow_the_width(self, run, monkeypatch):
         """Nothing is cut; without a terminal, each has a line."""
         monkeypatch.setenv("COLUMNS", "40")
@@ -304,6 +308,7 @@ class TestReproduction:
         assert "in blocks: causal, 130" in names
         assert [run(*asked, "--reproduce", name)[0] for name in names] == [1] * len(names)
 
+    @pytest.mark.smoke
     def test_nothing_is_wrong(self, run):
         status, out, err = run("mine:right", *FAST, "--reproduce", "scale given")
         assert (status, out) == (0, "")

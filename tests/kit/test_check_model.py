@@ -66,6 +66,7 @@ def test_the_script_shows_it_without_attendax(tmp_path):
     assert shown.stderr.rstrip().endswith("AssertionError")
 
 
+@pytest.mark.smoke
 def test_the_report_is_that_of_the_kit():
     report = check_model(sees_all, vocabulary=50, causal=True, only=["future", "batch"], seed=1, in_process=True)
     again = conformance.Report.from_dict(json.loads(report.to_json()))
@@ -74,12 +75,14 @@ def test_the_report_is_that_of_the_kit():
     assert "future" in report.to_markdown()
 
 
+@pytest.mark.smoke
 def test_assert_model():
     assert_model(sees_the_past, vocabulary=50, causal=True, seed=0, only=["future", "past"], in_process=True)
     with pytest.raises(AssertionError, match="future: every position sees all that comes after"):
         assert_model(sees_all, vocabulary=50, causal=True, seed=0, in_process=True)
 
 
+@pytest.mark.smoke
 def test_what_a_model_lacks_is_not_offered():
     report = check_model(sees_all, vocabulary=50, causal=True, lacks=["future"], seed=0, in_process=True)
     assert report.ok
@@ -115,6 +118,7 @@ def test_what_raises_on_guessed_arrays_names_the_option():
     assert "--arrays" not in check_model(model, arrays="numpy", **given).causes[0].remedy
 
 
+@pytest.mark.smoke
 def test_an_error_is_an_outcome():
     def short(tokens):
         if tokens.shape[1] > 20:
@@ -126,6 +130,7 @@ def test_an_error_is_an_outcome():
     assert check_model(short, vocabulary=50, causal=True, seed=0, arrays="numpy", longest=20).ok
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -146,6 +151,7 @@ def test_mistakes_are_refused(said, words):
     assert words in str(raised.value)
 
 
+@pytest.mark.smoke
 def test_a_model_that_fails_at_once_is_refused():
     def model(tokens):
         raise RuntimeError("no weights")
@@ -283,6 +289,7 @@ def test_heads_that_cannot_be_read_are_not_judged():
     assert {o.finding.message for o in report.cases} == {"add_bias_kv and add_zero_attn: there is one more key"}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("weights", "words"),
     [({"num_heads": 2}, "lacks W_Q, W_K, W_V, W_O"), ({"q": 1}, "lacks W_Q"), ({"num_heads": 3}, "do not fit")],

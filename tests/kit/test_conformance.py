@@ -207,6 +207,7 @@ def test_a_single_query_that_sees_all_keys_is_a_convention_of_its_own():
         assert not by_law(fn, causal=declared, **given).ok
 
 
+@pytest.mark.smoke
 def test_a_fault_of_who_declares_the_end_is_told_beside_the_end():
     def loud(query, key, value, *, is_causal=False):
         return 1.5 * causal_to_the_end(query, key, value, is_causal=is_causal)
@@ -259,6 +260,7 @@ def test_not_implemented_is_not_offered_and_any_other_error_is_a_fault():
 # How a fault is told
 
 
+@pytest.mark.smoke
 def test_an_ignored_argument_and_a_gradient_of_zeros_are_told():
     def forgetful(query, key, value, *, bias=None, window=None):
         return right_attention.attend(query, key, value)
@@ -330,6 +332,7 @@ def lambda_source(function):
 NOWHERE = ["batches apart", "leak: NaN in a masked value", "dropout: share"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", NOWHERE)
 def test_one_nan_of_ordinary_inputs_is_a_fault_whatever_is_asked(name):
     """A NaN is on no side of a bound, and equal to a NaN of the call that it is compared with."""
@@ -374,6 +377,7 @@ def test_a_constant_is_known_to_the_compiler_and_an_argument_is_not():
         np.testing.assert_array_equal(made, next(iter(known.values())))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("how", ["sum", "mean", "a row"])
 def test_the_cotangents_that_a_case_gives_are_those_of_its_loss(how):
     case = next(case for case in CASES if case.direction == f"gradient of a loss, {how}")
@@ -397,6 +401,7 @@ def test_adapters_offer_only_keywords_of_the_protocol():
         assert adapter.function.count(":") == 1, name
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["attendax", "attendax-spec"])
 @pytest.mark.parametrize("more", [{}, {"is_causal": True, "window": (3, None), "key_lengths": np.array([5, 6])}])
@@ -436,6 +441,7 @@ def test_the_formula_of_jax_has_the_queries_of_a_group_side_by_side():
     assert np.allclose(formula(inputs.arrays), dense.forward(inputs)["out"], atol=1e-6)
 
 
+@pytest.mark.smoke
 def test_a_masked_weight_that_dropout_keeps_has_words_of_its_own():
     def attend(query, key, value, *, mask=None, dropout_rate=0.0, dropout_rng=None):
         mask = None if dropout_rate else mask
@@ -449,6 +455,7 @@ def test_a_masked_weight_that_dropout_keeps_has_words_of_its_own():
     }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("arrays", ["numpy", "torch"])
 def test_one_array_stays_one_in_another_layout(arrays):
     """Three views of one memory: a function that writes to its query writes to the key, as its users would see."""

@@ -52,6 +52,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.smoke
 def test_known_failures_are_told_and_not_counted(known):
     file = known("# ours", "", "xfail causal, fewer *  # until 2.0", "skip causal, more queries", "xfail scale given")
     report = check(forgetful, known_failures=file, **GIVEN)
@@ -68,12 +69,14 @@ def test_known_failures_are_told_and_not_counted(known):
     assert summary(report).endswith(" (1 known failure).")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("line", ["xfial causal", "skip", "skip no such case", "xfail"])
 def test_a_line_that_says_nothing_is_refused(known, line):
     with pytest.raises(ValueError, match=r"known_failures .*, line 1: got"):
         check(forgetful, known_failures=known(line), **GIVEN)
 
 
+@pytest.mark.smoke
 def test_no_such_file():
     with pytest.raises(ValueError, match="known_failures nowhere"):
         check(forgetful, known_failures="nowhere", **GIVEN)
@@ -180,6 +183,7 @@ def test_a_known_cause_is_written_with_its_place_and_its_text():
     assert (told["where"], told["report"]) == (entry.where, entry.report)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("sizes", [{"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64}, {"T": 130, "S": 70}, {"T": 0}])
 def test_the_cases_that_are_left_at_other_sizes_have_them(sizes):
     """A case whose lines give numbers of its own sizes makes no sense at others."""

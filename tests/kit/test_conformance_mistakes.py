@@ -78,6 +78,7 @@ def test_a_softmax_whose_shift_no_derivative_sees_is_right():
     assert by_law(mistakes_in_directions.right, arrays="jax", only=only, seed=1578, in_process=True).ok
 
 
+@pytest.mark.smoke
 @pytest.mark.law("all", "kit")
 @pytest.mark.parametrize("law", [law for law in LAWS if (law, "kit") not in WITHOUT])
 def test_each_mistake_is_caught_by_its_case(law):
@@ -128,11 +129,13 @@ def test_a_mistake_in_a_direction_is_caught_there_first(name):
     assert caught.case.name == name
 
 
+@pytest.mark.smoke
 def test_every_text_to_replace_is_in_the_source_once():
     mistakes = [(m, SOURCE if isinstance(m, Mistake) else BLOCKWISE) for m in (*MISTAKES, *mistakes_in_blocks.SMALLER)]
     assert [m[0] for m, source in (*mistakes, *BY_OTHERS) if source.count(m.old) != 1] == []
 
 
+@pytest.mark.smoke
 def test_every_case_has_its_mistake():
     assert set(mistakes_in_directions.MISTAKES) == {case.name for case in IN_JAX}
     assert {mistake.case for mistake in MISTAKES} == {case.name for case in CASES} - {case.name for case in IN_JAX}

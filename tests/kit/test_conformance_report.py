@@ -199,6 +199,7 @@ class TestTerminal:
         assert SCRIPT not in plain
         assert "--reproduce" in plain
 
+    @pytest.mark.smoke
     def test_scripts_come_when_they_are_asked_for(self, printed, awkward):
         text = printed(lambda report, console: terminal(report, console, scripts=True), awkward)
         assert text.count(SCRIPT) == len(awkward.failures)

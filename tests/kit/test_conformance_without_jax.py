@@ -13,6 +13,8 @@ from attendax.conformance.judge import dense
 from attendax.conformance.worker.calling import Failed, NoNumbers
 from places import PYTHONPATH
 
+pytestmark = pytest.mark.smoke
+
 ONLY = ["scale given", "softcap", "gradient: lse", "bfloat16", "jvp: lse", "second order: lse", "leak: NaN in a masked"]
 
 

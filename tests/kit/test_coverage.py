@@ -133,6 +133,7 @@ class TestGradients:
         assert not report.ok
         assert "Gradients were requested (a backward is given), but none was judged" in report.coverage.gaps
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("error", [KeyError("x"), ValueError("shape"), NotImplementedError()])
     def test_a_rule_that_crashes_is_a_fault(self, error):
         report = check(with_rule(error), arrays="jax", only=["gradient: plain"], level="gradient")
@@ -231,6 +232,7 @@ class TestHardlyJudged:
         assert len(report.coverage.gaps) == 1
         assert re.match(r"Hardly judged: results at 1 of [12]\d sizes", report.coverage.gaps[0])
 
+    @pytest.mark.smoke
     def test_a_backward_that_refuses_all_sizes_but_one(self):
         def backward(grad_output, query, key, value, **options):
             if query.shape != (2, 3, 5, 4) or key.shape != (2, 3, 7, 4):

@@ -43,6 +43,7 @@ def reading(contract):
     ]
 
 
+@pytest.mark.smoke(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -78,6 +79,7 @@ def test_windows_of_one_number_are_told_apart():
     assert "window_size: window, a number: w keys beside its own, before" in said[1]
 
 
+@pytest.mark.smoke
 def test_each_kind_has_what_it_needs():
     """A convention has a source; the law is first, and is of none of the three kinds."""
     for axis, values in TABLE.items():
@@ -112,6 +114,7 @@ def test_in_words():
     assert contract.means("causal") == "aligned to the end, and one key ahead"
 
 
+@pytest.mark.smoke
 def test_as_toml():
     contract = described(of("in_numpy", "vllm"))
     assert tomllib.loads(contract.toml()) == {
@@ -506,6 +509,7 @@ def packed(qkv, causal):
 """
 
 
+@pytest.mark.smoke
 def test_the_command(monkeypatch, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(TOKENS_FIRST, "utf-8")
     monkeypatch.chdir(tmp_path)

@@ -23,6 +23,7 @@ def as_users_have_it():
         yield
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_named(mistake):
@@ -115,6 +116,7 @@ def test_sizes_are_found_by_trying_and_those_of_the_user_are_asked():
     assert check(block_kernel, sizes=dict(D=64), precision="tf32", only=["plain"], level="forward").ok
 
 
+@pytest.mark.smoke
 def test_what_is_not_deterministic_can_be_said():
     def attend(query, key, value, *, is_causal=False, rng=np.random.default_rng(3)):  # noqa: B008
         out = right_attention.attend(query, key, value, is_causal=is_causal)
@@ -186,6 +188,7 @@ def test_a_gradient_of_the_values_alone(lost):
     ]
 
 
+@pytest.mark.smoke
 def test_a_row_here_and_there_is_no_block():
     def attend(query, key, value):
         out = right_attention.attend(query, key, value)
@@ -211,6 +214,7 @@ def test_an_lse_that_is_wrong_is_one_cause():
     assert {"merge", "gradient: lse", "jvp: lse"} <= set(cause.cases)
 
 
+@pytest.mark.smoke
 def test_parts_that_are_joined_are_not_compared_with_one_call():
     report = check(of_the_sum, arrays="numpy", only=["merge"], level="forward")
     assert [cause.name for cause in report.causes] == ["the result is wrong with return_lse"]  # and no other reason
@@ -227,6 +231,7 @@ def test_a_reason_that_a_plainer_case_refutes_is_a_coincidence():
     assert [cause.name for cause in report.causes] == ["the result is wrong"]  # not that scores are not scaled
 
 
+@pytest.mark.smoke
 def test_an_option_that_is_ignored_has_no_other_reason():
     """Where the first length is the whole one, every batch seems to get it."""
 
@@ -281,6 +286,7 @@ def test_packed_sequences(arrays, tmp_path):
     assert not check(functools.partial(packed, ends=False), **given, level="forward").ok
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("keys", "words"),
     [

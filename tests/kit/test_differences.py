@@ -109,6 +109,7 @@ def test_trees_and_what_does_not_move(rng):
     )
 
 
+@pytest.mark.smoke
 def test_a_vjp_of_ones_own_without_a_jvp(rng):
     square = jax.custom_vjp(lambda x: x**2)
     square.defvjp(lambda x: (x**2, x), lambda x, g: (2 * x * g,))
@@ -175,6 +176,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("change", "words"), MISTAKES.values(), ids=list(MISTAKES))
 def test_a_mistake_by_hand_is_told(change, words, seed, arrays):
@@ -201,6 +203,7 @@ def test_arguments_swapped_where_the_shapes_agree(arrays):
         assert_gradients(attend, query, 2 * query, query, backward=damaged(lambda q, k, v: (k, q, v)))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("direction", ["vjp", "jvp"])
 def test_a_mistake_in_jax_is_told(direction, rng):
     """Only in one of the directions, beside a backward that is right."""
@@ -231,6 +234,7 @@ def test_a_stopped_gradient_is_told(rng):
 # --- What shows nothing, or cannot be shown --------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_function_that_does_not_move_shows_nothing(rng):
     with pytest.raises(AssertionError, match="moves along none of the directions"):
         assert_gradients(np.sign, 3 + rng.random(3), backward=lambda grad_output, x: 0 * x)
@@ -239,6 +243,7 @@ def test_a_function_that_does_not_move_shows_nothing(rng):
     assert_gradients(lambda x, y: x + np.sign(y), np.ones(3), np.ones(3), backward=lambda g, x, y: (g, 0 * y))
 
 
+@pytest.mark.smoke
 def test_a_kink_within_the_steps_is_told_and_a_shorter_step_avoids_it():
     def relu(x):
         return np.maximum(x, 0)
@@ -261,6 +266,7 @@ class TestKinks:
 
     X = np.array([0.0, 1.0, -2.0, 0.0, 0.5])
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("at_0", [0.0, 0.5, 1.0])
     @pytest.mark.parametrize("after", [lambda y: y, np.sin])
     def test_what_lies_between_the_two_sides_is_right(self, at_0, after):
@@ -274,11 +280,13 @@ class TestKinks:
     def test_what_jax_takes_at_a_kink_is_right(self, fn):
         assert_gradients(fn, jnp.asarray(self.X))
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("at_0", [-0.1, 1.5])
     def test_what_lies_outside_is_told_with_its_place(self, at_0):
         with pytest.raises(AssertionError, match=r"\n  x\[0\] by hand: .* at a kink: .*\n  x\[3\] by hand: .* kink"):
             assert_gradients(relu, self.X, backward=lambda g, x: g * np.where(x == 0, at_0, x > 0))
 
+    @pytest.mark.smoke
     def test_an_error_beside_a_kink_is_told(self):
         """Alone, so that what is free at the kinks does not hide it."""
         for share in (1.001, 0.5, -1):
@@ -323,6 +331,7 @@ def test_less_precision_than_float64_is_told(rng):
         assert_gradients(rough, rng.normal(size=3))
 
 
+@pytest.mark.smoke
 def test_nan_in_the_result_is_told():
     with np.errstate(invalid="ignore"), pytest.raises(AssertionError, match="sqrt gives NaN"):
         assert_gradients(np.sqrt, np.array([1.0, -1.0]), backward=lambda grad_output, x: grad_output)
@@ -335,6 +344,7 @@ def test_tensors_of_torch_are_refused():
         assert_gradients(lambda x: torch.sin(x), torch.ones(3))
 
 
+@pytest.mark.smoke
 def test_nothing_to_differentiate():
     with pytest.raises(TypeError, match="given no floating array"):
         assert_gradients(jnp.sin, np.arange(3))

@@ -73,6 +73,7 @@ def test_right_results(home, capfd, tmp_path):
     assert report["counts"]["ok"] >= 10
 
 
+@pytest.mark.smoke
 def test_wrong_results_have_their_cause(tmp_path, capfd):
     home = tmp_path / "cases"
     assert main(["inputs", str(home), "--only", "causal, more queries"]) == 0
@@ -87,6 +88,7 @@ def test_wrong_results_have_their_cause(tmp_path, capfd):
     assert "implementation('folder:" in script
 
 
+@pytest.mark.smoke
 def test_missing_results_are_not_judged(home, capfd):
     (home / "plain" / "out.npy").unlink()
     shutil.rmtree(home / "grouped-heads")
@@ -182,6 +184,7 @@ def _seed(home, seed):
     _edit(home / INDEX, asked=json.loads((home / INDEX).read_text())["asked"] | {"seed": seed})
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_folder(what, home, capfd):
     """What is refused is refused in one line; nothing is lost."""
@@ -195,6 +198,7 @@ def test_a_broken_folder(what, home, capfd):
     assert sorted(home.rglob("*")) == before
 
 
+@pytest.mark.smoke
 def test_folders_are_not_written_over(home, capfd, tmp_path, monkeypatch):
     """And half of them is none: an error leaves nothing behind."""
     assert main(["inputs", str(home), *SOME]) == 2

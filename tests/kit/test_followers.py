@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 
 import right_attention
 import stated
@@ -35,12 +36,14 @@ def test_a_case_follows_only_from_what_can_change_it():
     assert set(windows.cases) == {only[2], only[3]}
 
 
+@pytest.mark.smoke
 def test_one_mistake_keeps_what_follows_from_it():
     (cause,) = check(tiled, only=["grouped heads, other width of the values", "dropout: grouped heads"]).causes
     assert cause.name == TILED
     assert len(cause.cases) == 2
 
 
+@pytest.mark.smoke
 def test_causes_of_what_a_reason_cannot_change_stay_apart():
     first = Cause(TILED, Harm.NUMBERS, ("grouped heads",), 1)
     vague = Cause("the result is wrong", Harm.NUMBERS, ("window", "window, causal"), 0)

@@ -29,6 +29,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.smoke(9)
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_by_the_law_the_formula_is_the_specification(case):
     inputs = case.inputs(0, "float64")
@@ -43,6 +44,7 @@ def test_by_the_law_the_formula_is_the_specification(case):
         np.testing.assert_allclose(got[leaf], x, rtol=near, atol=near * max(tree, 1e-300), err_msg=leaf)
 
 
+@pytest.mark.smoke
 def test_every_line_runs_and_says_something():
     """Each is evaluated in some case, and gives something else than the law there."""
     for axis, values in TABLE.items():
@@ -57,6 +59,7 @@ def test_every_line_runs_and_says_something():
             assert text in SLOPES
 
 
+@pytest.mark.smoke
 def test_a_number_is_written_as_one_reads_it():
     assert python("1/√(3·D)") == "1/(3 * D) ** 0.5"
     for number, powers, words in (
@@ -70,6 +73,7 @@ def test_a_number_is_written_as_one_reads_it():
         assert eval(python(words), known) == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.smoke
 def test_the_search_gives_the_fewest_changes_that_explain_all():
     """Changes count in some results: "a" in one, "a" and "b" in the other, "c" nowhere."""
     counts = {"one": {"a"}, "other": {"a", "b"}, "right": set()}
@@ -191,6 +195,7 @@ def test_no_reason_is_false(line):
     assert all(tried == 0 and words in name for name, tried in said), said
 
 
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize(
     ("which", "power", "words"),
     [

@@ -82,6 +82,7 @@ def found(kind, bug=None, **settings):
     return made, as_taken(made, cases)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", RULES)
 def test_each_trait_is_found_and_fifty_cases_are_left_with_gradients(kind):
     made, cases = found(kind)
@@ -123,6 +124,7 @@ def test_all_that_is_asked_of_it_is_right(kind):
     assert sum(o.verdict is Verdict.OK for o in report.cases) >= 50
 
 
+@pytest.mark.smoke
 def test_a_trait_that_is_named_is_not_asked_however_it_fails():
     """It does not raise: where T != S it is wrong."""
 
@@ -139,6 +141,7 @@ def test_a_trait_that_is_named_is_not_asked_however_it_fails():
     assert report.coverage.judged["results"][0] >= 3
 
 
+@pytest.mark.smoke
 def test_blocks_that_are_named_are_of_128():
     made = implement(right_attention.attend, arrays="numpy", lacks={"lengths of no block": "said so"})
     assert as_found(made, [], How()).form == Restrictions(block=128)
@@ -155,6 +158,7 @@ def test_forms_are_tried_the_widest_first():
     assert len(set(FORMS)) == len(FORMS)
 
 
+@pytest.mark.smoke
 def test_a_slow_interpreter_gets_what_it_can_do_in_the_time(monkeypatch):
     clock = iter(range(0, 10**6, 2))  # each call takes 2 seconds
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))

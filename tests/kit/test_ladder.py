@@ -218,6 +218,7 @@ class TestDraw:
 
 
 class TestRight:
+    @pytest.mark.smoke(2)
     @pytest.mark.parametrize("options", [*pool.ASKED, *COMBINATIONS])
     @pytest.mark.parametrize("direction", ["forward", "gradient"])
     def test_in_tiny_blocks_it_is_the_definition(self, direction, options):

@@ -79,6 +79,7 @@ MISSED = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", MISSED)
 def test_a_case_of_the_default_profile_finds_it(name):
     KEPT.clear()

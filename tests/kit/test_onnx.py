@@ -19,6 +19,7 @@ from places import ROOT
 PAGE = ROOT / "docs/onnx.md"
 
 
+@pytest.mark.smoke
 def test_without_onnx_there_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "onnx", None)

@@ -67,11 +67,13 @@ class TestEarned:
     def test_an_option_is_said_if_the_same_call_is_right_without_it(self):
         assert said_of(in_a_dtype(None, odd, "mask"), MASKED) == "the result is wrong with mask"
 
+    @pytest.mark.smoke
     def test_an_option_is_not_said_if_the_same_call_is_wrong_without_it(self):
         """The mask of a call is not to blame for float16; nor is either to blame for what is wrong in all calls."""
         assert said_of(in_a_dtype("float16", odd), MASKED_IN_FLOAT16) == "the result is wrong in float16"
         assert said_of(always_odd, MASKED_IN_FLOAT16) == "the result is wrong"
 
+    @pytest.mark.smoke
     def test_the_backward_is_said_if_the_forward_is_right(self):
         case = named("gradient: grouped heads")
         right = Implementation(right_attention.attend, "mine", arrays="numpy", backward=tiled_backward)
@@ -82,6 +84,7 @@ class TestEarned:
                 cause = Cause(TILED, Harm.GRADIENTS, (case.name,), tried=1)
                 assert qualifiers.qualified(cause, Faults([outcome], {}, [outcome]), made, HOW).name == words + TILED
 
+    @pytest.mark.smoke
     def test_an_lse_is_said_of_parts_that_are_joined_if_each_part_is_right_without_it(self):
         def wrong_in_short_parts(query, key, value, **options):
             out = right_attention.attend(query, key, value, **options)
@@ -176,6 +179,7 @@ def test_a_gradient_that_follows_from_a_wrong_result_is_told_with_its_name():
     assert f" in {outcomes[0].finding.leaf}" in _told(report.causes[0], report)
 
 
+@pytest.mark.smoke
 def test_if_there_is_no_time_the_headline_says_so_and_what_to_add():
     made = Implementation(in_a_dtype(None, odd, "mask"), "mine", arrays="numpy")
     outcomes = [judge(made, case, HOW) for case in (PLAIN, MASKED)]
@@ -261,6 +265,7 @@ def backward(grad_output, query, key, value, *, mask=None, is_causal=False):
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("in_process", [True, False])
 def test_the_gradient_is_not_asked_for_what_the_forward_refuses(tmp_path, monkeypatch, in_process):
     (tmp_path / "without_masks.py").write_text(NO_MASK)

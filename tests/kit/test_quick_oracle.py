@@ -39,6 +39,7 @@ def equal(found, wanted):
         np.testing.assert_allclose(found[leaf], x, rtol=0, atol=1e-12 * np.abs(x[np.isfinite(x)]).max(initial=1e-30))
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(20)
 @pytest.mark.parametrize("block", [1, 40, 2**17])
 @pytest.mark.parametrize("options", [*GIVEN, *COMBINATIONS])
@@ -50,6 +51,7 @@ def test_it_is_the_specification_in_blocks_of_any_size(direction, options, block
     equal(found, BY_SPEC[direction](inputs))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("block", [1, 2**17])  # of one query, whose keys are none
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
 def test_a_query_that_sees_nothing_gets_nothing(direction, block):
@@ -63,6 +65,7 @@ def test_a_query_that_sees_nothing_gets_nothing(direction, block):
     assert not found["out" if direction == "forward" else "grad query"][:, :, 1].any()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
 def test_a_large_case_is_computed_so_and_a_small_one_is_not(direction):
     asked = []

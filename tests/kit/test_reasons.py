@@ -25,6 +25,7 @@ def first_offset(query, key, value, *, offset=0, **options):
     return right_attention.attend(query, key, value, offset=offset, **options)
 
 
+@pytest.mark.smoke
 def test_dropout_beside_another_fault_is_not_its_own():
     report = check(first_offset, only=["cache", "dropout: cache"])
     assert [cause.name for cause in report.causes] == ["every batch gets the offset of the first"]

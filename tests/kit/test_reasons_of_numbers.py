@@ -177,6 +177,7 @@ def where_wrong(fn, case):
         return by_running.where_wrong(by_running.smaller(trial))
 
 
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize(
     "measured",
     [
@@ -209,6 +210,7 @@ def test_chance_is_no_size():
     assert sum(map(bool, found)) <= 1, found
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["logits to 100", "neither batch nor heads", "grouped heads"])
 def test_a_size_is_told_whatever_the_numbers(name):
     def change(out, S):
@@ -257,6 +259,7 @@ def test_what_is_off_by_little_is_no_coarse_product():
     assert [(cause.name, cause.remedy) for cause in report.causes] == [("the result is wrong", "")]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("off", "coarse"),
     [({"slope": 1e-3}, False), ({"slope": 1e-2}, False), ({"less": 0.03}, False), ({"product": narrow}, True)],
@@ -268,6 +271,7 @@ def test_a_call_tells_rounding_from_what_is_off_by_little(off, coarse):
         assert by_numbers.only_rounds(Trial(made, CASES[0], How()), by_numbers.BF16) is coarse
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("sizes", [{"T": 40, "S": 56, "D": 64}, {"T": 1, "S": 33}], ids=["wide heads", "one query"])
 @pytest.mark.parametrize(("off", "coarse"), [({"slope": 1e-4}, False), ({"product": narrow}, True)])
 def test_a_function_that_refuses_small_calls_is_asked_at_its_own_sizes(off, coarse, sizes):

@@ -48,6 +48,7 @@ def once_in(calls):
     return attend
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("make", [by_shape, by_first_number])
 def test_a_stale_cache_is_red(make):
     assert not check(make(), repeat=3, **SOME).ok
@@ -130,12 +131,14 @@ def off_for_one_query(query, key, value):
     return right(query, key, value) + np.float32(1e-3 * (query.shape[-2] == 1))
 
 
+@pytest.mark.smoke
 def test_an_assertion_tells_its_seed():
     (case,) = (case for case in CASES if case.name == "one query")
     with pytest.raises(AssertionError, match=r"\(seed \d+\)"):
         assert_conforms(off_for_one_query, case)
 
 
+@pytest.mark.smoke
 def test_a_seed_is_a_number():
     with pytest.raises(ValueError, match="check: seed got -1, expected 0 or more"):
         check(right, seed=-1)

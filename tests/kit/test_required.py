@@ -65,6 +65,7 @@ def drops_required(q, k, v, padding_mask):
     return masked(q, k, v, ~padding_mask[:, None, None])
 
 
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize(
     ("fn", "options"),
     [
@@ -107,6 +108,7 @@ def test_a_name_that_nobody_knows_is_told():
         described(lambda q, k, v, block_size: masked(q, k, v))
 
 
+@pytest.mark.smoke
 def test_what_is_an_array_and_what_is_not():
     assert completed(["q", "k", "v", "causal"], ["q", "k", "v", "causal"], {}).meant == {"causal": "False"}
     assert completed(["module", "q", "k", "v"], ["module", "q", "k", "v"], {}).by_name == ("q", "k", "v")

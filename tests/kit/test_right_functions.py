@@ -211,6 +211,7 @@ def test_a_device_is_where_arrays_are_made():
     assert "jax_default_device" not in "".join(o.reproduction for o in report.cases)
 
 
+@pytest.mark.smoke
 def test_arrays_of_numpy_are_on_no_other_device():
     with pytest.raises(ValueError, match=r"plainest call(.|\n)*numpy  has no device cuda:0(.|\n)*dtype, sizes and"):
         check(by_loops, device="cuda:0", only=["plain"], level="forward")

@@ -70,6 +70,7 @@ def test_the_native_kernel_keeps_the_claim():
     assert check(implementation("attendax-blockwise"), **given).failures
 
 
+@pytest.mark.smoke
 def test_row_by_row_is_row_invariant():
     report = judged(attention, backward=backward)
     assert [outcome.told() for outcome in report.failures] == []
@@ -109,6 +110,7 @@ DEPENDENT = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_what_a_row_depends_on_is_named(name):
     report = judged(sees(DEPENDENT[name]), only=[f"row invariance: {name}"], level="forward", seed=5)
@@ -184,6 +186,7 @@ def test_a_reproduction_shows_it_alone(tmp_path):
     assert run.stderr.splitlines()[-1].startswith("AssertionError")
 
 
+@pytest.mark.smoke
 def test_who_does_not_claim_it_is_not_asked():
     assert not any(case.claim for case in CASES)
     assert {case.name for case in CLAIMS[CLAIM]}.isdisjoint(case.name for case in CASES)
@@ -195,6 +198,7 @@ def test_who_does_not_claim_it_is_not_asked():
     assert assert_conforms(attention, case, claims=[CLAIM]).verdict is Verdict.OK
 
 
+@pytest.mark.smoke
 def test_a_claim_that_nobody_knows_is_refused():
     with pytest.raises(ValueError, match="claims got 'row-invarance', expected some of row-invariance; did you mean"):
         check(attention, arrays="numpy", claims=["row-invarance"])

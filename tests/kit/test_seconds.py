@@ -95,6 +95,7 @@ class TestTheBudget:
         simulated.take(rests=NEARLY * 30)
         assert budget.left() == pytest.approx(NEARLY * 30 - 20 - 7)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("budget", [None, 30.0])
     def test_load_of_other_processes_does_not_shorten_the_budget(self, simulated, budget):
         """With twice and with twenty times the load a run has the same time."""
@@ -134,6 +135,7 @@ class TestTheBudget:
         assert How(profile="law").seconds("numpy") == 60
         assert How(budget=7.0).seconds("jax") == 7
 
+    @pytest.mark.smoke
     def test_the_sizes_of_a_seed_are_the_same_whatever_the_machine(self):
         assert How(thorough=True).seconds_of_ladder("numpy") == 60
         assert How(thorough=True, budget=5.0).seconds_of_ladder("numpy") == 5
@@ -213,6 +215,7 @@ def outcomes_of(cases, left):
     return [Outcome(case, gone if k >= len(cases) - left else right, 0.0, "") for k, case in enumerate(cases)]
 
 
+@pytest.mark.smoke
 def test_a_little_that_was_left_out_is_told_and_much_is_a_gap():
     cases = [case for case in CASES if case.level == "forward"][:30]
     assert coverage(outcomes_of(cases, 9), "float32").gaps == ()
@@ -274,6 +277,7 @@ def of_torch(query, key, value):
 
 
 class TestLine:
+    @pytest.mark.smoke
     def test_the_progress_line_counts_and_shows_faults(self):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         from rich.console import Console

@@ -82,6 +82,7 @@ def key_value_packed(q, kv, causal=False):
     return masked(q, k, v, np.tri(T, S, S - T, dtype=bool) if causal else None).swapaxes(1, 2)
 
 
+@pytest.mark.smoke
 def test_keys_and_values_in_one_array_are_asked_with_fewer_queries():
     found, _ = described(key_value_packed)
     assert (found.form.layout, found.form.pack) == ("BTND", "kv 2")

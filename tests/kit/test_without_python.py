@@ -109,6 +109,7 @@ def test_a_right_program(program):
     assert "no forward with ['bias']" in verdicts["bias (T, S)"].finding.message
 
 
+@pytest.mark.smoke(1)
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("what", WRONG)
 def test_a_program_that(what, program):
@@ -142,6 +143,7 @@ def test_no_remedy_that_the_command_refuses(program):
     assert [(cause.name, cause.remedy) for cause in report.causes] == [(swapped, "")]
 
 
+@pytest.mark.smoke
 def test_nothing_of_a_case_says_what_is_right(program, tmp_path):
     """No name of the case, seed, tolerance; and the shape of each result that is asked for."""
     text = f"import shutil; shutil.copytree(folder, {str(tmp_path / 'seen')!r}, dirs_exist_ok=True)\n"

@@ -98,6 +98,7 @@ class Waiting(Child):
         return self.left.pop(0)
 
 
+@pytest.mark.smoke
 def test_waiting_for_a_core_does_not_count_as_time_of_the_function():
     assert Waiting(0.0, 0.06, 0.12).event(0.02) == b"answer"
     with pytest.raises(queue.Empty):  # one that sleeps has not waited for a core
@@ -121,6 +122,7 @@ def test_a_function_that_always_crashes_fails_every_case():
     assert report.counts() == {"crash": 2, "not offered": 1}  # it has no argument scale
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["dies_at_import", "hangs_at_import"])
 def test_what_dies_when_it_is_imported_is_refused(tmp_path, monkeypatch, name):
     (tmp_path / "dies_at_import.py").write_text("import os\nos._exit(0)\n")
@@ -132,6 +134,7 @@ def test_what_dies_when_it_is_imported_is_refused(tmp_path, monkeypatch, name):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.smoke
 def test_the_total_time():
     report = check("dying:it_hangs", arrays="numpy", total_timeout=1e-9, **ASKED)
     assert report.counts() == {"not judged": len(report.cases)}
@@ -158,6 +161,7 @@ class TestPlace:
         assert "never_here" not in sys.modules
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(40)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
@@ -181,6 +185,7 @@ def equal(got, wanted):
         assert (type(got), got) == (type(wanted), wanted)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("part", [np.s_[::-1], np.s_[1:, ::-2], np.s_[..., None], np.s_[:0], np.s_[2]])
 def test_a_view_comes_as_the_same_view(tmp_path, part):
     x = np.arange(60.0).reshape(5, 12).T[part]
@@ -188,6 +193,7 @@ def test_a_view_comes_as_the_same_view(tmp_path, part):
     equal(protocol._get(tmp_path, json.loads(json.dumps(told))), x)
 
 
+@pytest.mark.smoke
 def test_results_come_as_they_were(tmp_path):
     leaves = {"out": np.ones(3, ml_dtypes.bfloat16), "lse": np.ones((), np.float32), "grad query": np.zeros((0, 2))}
     protocol.write_results(tmp_path, leaves)

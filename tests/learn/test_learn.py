@@ -63,6 +63,7 @@ class TestRight:
         exercise = PATH[name]
         assert grade_exercise(exercise, getattr(spec, exercise.symbol), Arrays("numpy")).right
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         "library", [*(x for x in LIBRARIES if "jax" not in x.values), pytest.param("jax", marks=pytest.mark.slow)]
     )
@@ -82,6 +83,7 @@ class TestRight:
 
 
 class TestWrong:
+    @pytest.mark.smoke(1)
     @pytest.mark.parametrize(("name", "exercise", "old", "new"), PLANTED, ids=[f"{p[0]}: {p[1]}" for p in PLANTED])
     def test_a_planted_mistake_is_named(self, name, exercise, old, new):
         names = learner.names("numpy", old, new)
@@ -94,6 +96,7 @@ class TestWrong:
         assert "shape (" not in found.example or " has shape (" in found.reason
         assert "smallest input" in found.example
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(("both", "exercise", "edits"), TWO, ids=[str(two[0]) for two in TWO])
     def test_two_at_once_are_both_named(self, both, exercise, edits):
         source = "".join(learner.FILES.values())
@@ -113,6 +116,7 @@ class TestWrong:
             assert row["says"].endswith((".", "?")), name
             assert row["seen"], name
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("name", PATH)
     def test_no_two_mistakes_look_alike(self, name):
         """Else a reason could be false. Each way of each shows somewhere, in one of its exercises."""
@@ -139,6 +143,7 @@ class TestWrong:
                 if case.wrong.any():
                     assert next(iter(case.explained()[0]), "") == mistake, (mistake, way, case.explained()[0])
 
+    @pytest.mark.smoke
     def test_what_changes_nothing_is_not_said(self):
         """A partner of a pair that does nothing in this exercise made the pair of it, and was named."""
 
@@ -153,6 +158,7 @@ class TestWrong:
         for function in (softmax, softmax_backward):
             assert sorted(grade(function).mistakes) == ["empty row is NaN", "maximum of everything"], grade(function)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("old", "new"),
         [
@@ -209,6 +215,7 @@ class TestWrong:
         for name, row in mistakes().items():
             assert all(formulas_with(((name, way),)) for way in range(len(row.get("wrong", ()))))
 
+    @pytest.mark.smoke
     def test_what_no_mistake_gives_has_no_reason_but_facts(self):
         names = learner.names("numpy", "return dQ, dK, dV\n\ndef additive", "return dQ, dK, dV * 3\n\ndef additive")
         found = grade(names["scaled_dot_product_attention_backward"])
@@ -217,6 +224,7 @@ class TestWrong:
         assert "grad_V is 3 times the right result everywhere." in found.reason
         assert found.hint == ""
 
+    @pytest.mark.smoke
     def test_where_it_is_right_is_said(self):
         def create_padding_mask(lengths, max_length):
             return np.arange(max_length) < np.maximum(lengths[:, None], 1)
@@ -224,6 +232,7 @@ class TestWrong:
         found = grade(create_padding_mask)
         assert found.reason == "It is right with 2 texts; wrong with a text of no token."
 
+    @pytest.mark.smoke
     def test_square_arrays_that_hide_a_swap(self):
         def compute_attention_scores(Q, K, scale=True):
             s = np.stack([q @ k.T for q, k in zip(Q, K, strict=True)]) if Q.ndim == 3 else Q @ K.T
@@ -233,6 +242,7 @@ class TestWrong:
         assert "right with T = S = 3" in found.reason
         assert "look for a swapped axis" in found.reason
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("new", "words"),
         [
@@ -335,12 +345,14 @@ class TestWrong:
         found = grade(learner.names("numpy", old, new)["MultiHeadAttention"])
         assert found.reason == "get_params()['W_O']: the numbers differ."
 
+    @pytest.mark.smoke
     def test_narrow_numbers(self):
         def merge_heads(x):
             return RIGHT["merge_heads"](x).astype(np.float16)
 
         assert "merged is float16, and the inputs are float64" in grade(merge_heads).reason
 
+    @pytest.mark.smoke
     def test_two_results_where_one_is_given(self):
         def additive_attention(*arrays):
             return RIGHT["additive_attention"](*arrays)[0]
@@ -446,6 +458,7 @@ class TestGrade:
         assert grade(np.exp, name="softmax").state == "wrong"
         later = None
 
+    @pytest.mark.smoke
     def test_a_backward_needs_its_forward(self):
         def multi_head_attention_backward(grad_output, cache):
             return None
@@ -463,6 +476,7 @@ class TestGrade:
         assert hints[2].startswith(hints[1])
         assert "∂pᵢ/∂xⱼ = pᵢ (δᵢⱼ - pⱼ)" in hints[2]
 
+    @pytest.mark.smoke
     def test_a_loop_is_stopped_at_its_line(self):
         def softmax(x, axis=-1):
             while True:
@@ -475,6 +489,7 @@ class TestGrade:
         assert "did not end within 0.2 seconds" in found.reason
         assert re.search(r"\(test_learn.py, line \d+\)", found.reason)
 
+    @pytest.mark.smoke
     def test_it_is_known_by_its_name(self):
         assert grade(RIGHT["softmax"], name="attention_weights").right
         with pytest.raises(ValueError, match="no exercise 'sofmax'; did you mean softmax"):
@@ -484,6 +499,7 @@ class TestGrade:
         with pytest.raises(ValueError, match="hint got 4"):
             grade(RIGHT["softmax"], hint=4)
 
+    @pytest.mark.smoke
     def test_of_a_class_the_first_part_that_is_not_right(self):
         names = learner.names("numpy", "dn1 = dq + dk + dv", "dn1 = dq")
         found = grade(names["TransformerEncoderBlock"])
@@ -613,6 +629,7 @@ class TestCommands:
         status = main(list(argv))
         return (status, *capsys.readouterr())
 
+    @pytest.mark.smoke
     def test_the_path_is_listed(self, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         status, out, _ = self.run(capsys, "learn")
@@ -622,6 +639,7 @@ class TestCommands:
             assert f"  {name}: " in out
         assert "attendax learn DIR" in out
 
+    @pytest.mark.smoke
     def test_skeletons_are_written_and_nothing_is_lost(self, capsys, tmp_path):
         (tmp_path / "positional.py").write_text("mine = 1")
         status, out, _ = self.run(capsys, "learn", str(tmp_path))
@@ -717,6 +735,7 @@ class TestCommands:
         assert "Missing files: multi_head.py" in " ".join(out.split())
         assert f"To write them, run: attendax learn {folder}" in out
 
+    @pytest.mark.smoke
     def test_loops_and_crashes_end_nothing_else(self, capsys, folder):
         file = folder / "positional.py"
         text = file.read_text().replace("return x + pe[:T]", "import os; os._exit(7)")
@@ -749,6 +768,7 @@ class TestCommands:
         assert status == 1
         assert " ".join(out.split()).startswith(first)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("argv", "words"),
         [
@@ -779,6 +799,7 @@ class TestCommands:
         place = f"the next is softmax in {tmp_path / 'attention_core.py'}"
         assert " ".join(out.split()) == f"not yet written: 2; {place} 0 of 2 right; 2 not yet. For a hint, add --hint 1"
 
+    @pytest.mark.smoke
     def test_solutions_are_the_specification(self, capsys):
         status, out, _ = self.run(capsys, "learn", "--solutions")
         assert status == 0
@@ -828,6 +849,7 @@ class TestPages:
         assert f"This course has {len(PATH)} exercises" in self.PAGE
         assert f"The grader has {len(texts('mistakes'))} mistakes" in self.PAGE
 
+    @pytest.mark.smoke
     def test_the_notebook_shows_what_its_cells_give(self):
         names, cells = {"__name__": "__main__"}, [c for c in self.NOTEBOOK["cells"] if c["cell_type"] == "code"]
         assert len(cells) == 5
@@ -854,6 +876,7 @@ def test_a_verdict_is_read_on_a_light_and_on_a_dark_page(state):
     assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
+@pytest.mark.smoke
 def test_it_is_public():
     assert learn.grade is grade
     assert dir(learn) == ["Grade", "grade"]

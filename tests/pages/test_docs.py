@@ -112,6 +112,7 @@ def test_a_release_says_its_address_which_no_source_does(tmp_path):
 PARTS = ["Wrong numbers", "Breaking", "Added", "Faster"]
 
 
+@pytest.mark.smoke
 def test_a_release_is_said_in_four_parts_and_few_words_for_each_change():
     """In the source, the citation, the page and the changelog alike. Wrong numbers come first."""
     root = PAGE.parents[1]
@@ -130,6 +131,7 @@ def test_a_release_is_said_in_four_parts_and_few_words_for_each_change():
     assert f"date-released: {title.partition(', ')[2]}\n" in (root / "CITATION.cff").read_text("utf-8")
 
 
+@pytest.mark.smoke
 def test_the_text_of_a_tag_is_what_the_changelog_says():
     """Git takes a line that begins with # for a comment."""
     root = PAGE.parents[1]

@@ -14,6 +14,7 @@ def the_map():
     return TEXT.split("src/attendax/\n", 1)[1].split("```", 1)[0]
 
 
+@pytest.mark.smoke
 def test_what_is_named_is_there():
     names = {path.name for path in ROOT.rglob("*.py")} | {path.name for path in ROOT.rglob("*.html")}
     named = set(re.findall(r"[\w]+\.(?:py|html)", the_map()))
@@ -23,6 +24,7 @@ def test_what_is_named_is_there():
     assert folders <= {path.name for path in ROOT.rglob("*") if path.is_dir()}
 
 
+@pytest.mark.smoke
 def test_every_part_of_the_package_is_named():
     """Each folder and each file of the package and of the benchmarks; of the kit those outside its rooms."""
     text = the_map()

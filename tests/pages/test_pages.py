@@ -57,6 +57,7 @@ def test_a_page_can_be_pasted(page, tmp_path):
     pasted(tmp_path, page)
 
 
+@pytest.mark.smoke
 def test_the_first_block_of_each_page_can_be_pasted(tmp_path):
     """Of those that ask for nothing but the package; one process for all, so that it is quick."""
     plain = [page for page in pages.found() if not imported(page)]
@@ -111,6 +112,7 @@ def test_a_page_that_cannot_be_pasted_is_found(text, tmp_path):
     assert run.returncode == 1
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("mask", "text"),
     [
@@ -125,6 +127,7 @@ def test_a_mask_shows_itself(mask, text):
     assert drawn.count("--color-brand-primary") == text.count("■")
 
 
+@pytest.mark.smoke
 def test_numbers_are_drawn_by_their_size():
     shown = Pictures(some_scores=np.array([[2.0, -1.0], [0.0, -np.inf]]))
     assert repr(shown) == "some scores\n  2.00  -1.00\n  0.00   -inf"
@@ -134,6 +137,7 @@ def test_numbers_are_drawn_by_their_size():
     ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("array", "message"),
     [

@@ -15,6 +15,7 @@ from places import ROOT
 README = (ROOT / "README.md").read_text("utf-8")
 
 
+@pytest.mark.smoke
 def test_its_first_screen_is_short():
     """At most 350 words above the second heading of a section, and the whole is a page."""
     first, second = list(re.finditer(r"^## ", README, re.MULTILINE))[:2]
@@ -33,6 +34,7 @@ def test_one_tagline():
     assert 'title: "attendax: attention with a proof"' in citation
 
 
+@pytest.mark.smoke
 def test_what_it_promises_of_calls_that_fit_is_true():
     """Arrays that do not fit are refused; three mistakes that fit by chance are not, and sharp-bits.md says so."""
     rng = np.random.default_rng(0)

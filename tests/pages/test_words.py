@@ -17,6 +17,7 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
+@pytest.mark.smoke
 def test_no_sentence_is_vague():
     """Nor long, nor in words that have a plainer one, on any page."""
     assert len(PAGES) > 40
@@ -36,6 +37,7 @@ def test_a_page_says_once_where_it_was_measured():
     assert {page: count for page, count in found.items() if count > 1} == {}
 
 
+@pytest.mark.smoke
 def test_a_docstring_begins_with_a_verb_or_a_noun():
     """And is written as a page is, and so are the messages of errors."""
     wrong = {name(file): prose.wrong_in_file(file) for file in FILES}

@@ -96,6 +96,7 @@ class TestDemo:
             assert settings() == before
         assert capsys.readouterr().out == DEMO + ATTENTION
 
+    @pytest.mark.smoke
     def test_narrow(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "40")
         assert main(["demo"]) == 0
@@ -113,6 +114,7 @@ class TestDemo:
 
 
 class TestMain:
+    @pytest.mark.smoke
     def test_version(self, capsys):
         with pytest.raises(SystemExit, match=r"^0$"):
             main(["--version"])
@@ -121,6 +123,7 @@ class TestMain:
         assert jax.startswith("jax ")
         assert library.startswith("native kernel: ")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("argv", [[], ["unknown"], ["embed", "--unknown"], ["embed", "a", "--layer", "x"]])
     def test_wrong_usage(self, argv, capsys):
         with pytest.raises(SystemExit, match=r"^2$"):

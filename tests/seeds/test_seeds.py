@@ -14,6 +14,8 @@ import pytest
 
 from attendax import ops, spec
 
+pytestmark = pytest.mark.smoke
+
 TWINS = pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
 REQUIRED = inspect.Parameter.empty
 

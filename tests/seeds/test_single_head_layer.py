@@ -172,6 +172,7 @@ def test_dropout_is_seeded(rng):
     assert not np.array_equal(one, other)
 
 
+@pytest.mark.smoke
 def test_eval_drops_nothing_and_train_drops_again(rng):
     query, key, value = draw(rng, (B, T, D), (B, S, D), (B, S, V))
     layer = spec.ScaledDotProductAttention(0.5, rng=1)
@@ -187,6 +188,7 @@ def test_eval_drops_nothing_and_train_drops_again(rng):
     assert not layer.train(False).training
 
 
+@pytest.mark.smoke
 def test_dropout_of_everything(rng):
     query, key, value, grad = draw(rng, (B, T, D), (B, S, D), (B, S, V), (B, T, V))
     layer = spec.ScaledDotProductAttention(1.0, rng=1)

@@ -93,6 +93,7 @@ def test_eligible(name):
     assert reason(**ELIGIBLE[name]) == ""
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", NOT_ELIGIBLE)
 def test_not_eligible(name):
     given, wanted = NOT_ELIGIBLE[name]
@@ -102,6 +103,7 @@ def test_not_eligible(name):
 
 
 class TestWithoutAGpu:
+    @pytest.mark.smoke
     def test_asked_for_by_name(self):
         query, key, value, _ = arrays()
         for function in (attention, explain):
@@ -138,6 +140,7 @@ def test_rows_whose_gradients_of_scores_may_overflow():
     assert not cudnn._may_overflow(dout.astype(jnp.float32) * 1e9, wide).any()
 
 
+@pytest.mark.smoke
 def test_a_sequence_on_several_devices(monkeypatch):
     """There the blocks are tiles: it is refused, not left out without a word."""
     call = checked_call("attention", *arrays()[:3])
@@ -281,6 +284,7 @@ class TestProgramForCuda:
     def counted(lines):
         return collections.Counter(re.search(r"@(__cudnn\$\w+)", line)[1] for line in lines)
 
+    @pytest.mark.smoke
     def test_forward_and_gradient(self, calls):
         (line,) = calls(self.attend)
         assert "__cudnn$fmhaSoftmax(" in line
@@ -294,6 +298,7 @@ class TestProgramForCuda:
         lines = calls(lambda *a: jax.jvp(self.attend, a, a)[1])
         assert self.counted(lines) == {"__cudnn$fmhaSoftmax": 1}
 
+    @pytest.mark.smoke
     def test_for_another_platform(self, calls):
         with pytest.raises(NotImplementedError, match="implementation 'cudnn' is for CUDA; this program is for cpu"):
             calls(self.attend, "cpu")

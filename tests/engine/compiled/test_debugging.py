@@ -30,6 +30,7 @@ def with_number(arrays, number):
     return query, key.at[0, 0, 0, 0].set(number), value
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("implementation", [None, "dense"])
 @pytest.mark.parametrize("mask", [None, EMPTY], ids=["open", "an entry without keys"])
@@ -50,6 +51,7 @@ def test_an_infinity_raises_as_in_jax(on, arrays):
         ON[on](attention)(*bad)
 
 
+@pytest.mark.smoke
 def test_what_is_masked_does_not_raise(arrays):
     query, key, value = arrays
     key = key.at[:, :, 3:].set(jnp.nan)
@@ -129,6 +131,7 @@ def test_linear_transpose(by, arrays, rng):
     assert_transpose(function if by == "value" else jax.jit(function), x, rng)
 
 
+@pytest.mark.smoke
 def test_linear_transpose_is_by_value(arrays):
     query, key, value = arrays
     with pytest.raises(NotImplementedError, match=r"attention: linear_transpose works by value"):
@@ -141,6 +144,7 @@ def test_jet_says_that_it_is_not_there(arrays):
             jet.jet(function, arrays, tuple((x,) for x in arrays))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("implementation", ["native", "blockwise"])
 @pytest.mark.parametrize("symbolic", ["T", "S"])
 def test_tiles_of_symbolic_lengths_are_refused_in_words(symbolic, implementation):

@@ -101,6 +101,7 @@ class TestNative:
         asked = explain(LONG, LONG, LONG, implementation="native")
         assert (asked.implementation, asked.reason) == ("native", "requested")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(("mask", "tiles", "pairs"), [
         (None, (9, 0, 0), 150 * 250),
         (masks.causal(), (1, 4, 4), 64 * 96 + 64 * 192 + 22 * 192),
@@ -174,6 +175,7 @@ class TestNative:
         assert explain_tiles(x, x, x).thread_bytes is None
 
 
+@pytest.mark.smoke
 def test_without_the_library_it_says_why(monkeypatch):
     """And everything runs in tiles."""
     monkeypatch.setattr(native, "library", lambda: native.Library("", "no compiler was there"))
@@ -192,6 +194,7 @@ def test_temporaries_are_those_of_xla():
     assert explain(x, x, x, mask=masks.causal()).temporary_bytes == wanted
 
 
+@pytest.mark.smoke
 def test_every_option_and_the_dense_path():
     x, bias = struct(2, 4, 30, 8), struct(4, 30, 30)
     options = {"score_mod": scores.alibi(struct(4)), "dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}

@@ -73,6 +73,7 @@ def test_a_gradient_of_one_text_whose_heads_share_a_key_head():
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.smoke
 def test_explain_says_that_scores_are_one_tile():
     query, key, value, _, _ = shapes(*jax.export.symbolic_shape("b, t, s"))
     found = explain(query, key, value, mask=masks.causal())

@@ -132,6 +132,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "ops")
 @pytest.mark.parametrize("name", REFUSED)
 def test_l14_weights_at_refuses(name):

@@ -47,6 +47,7 @@ def counts(program):
     return tuple(len(re.findall(rf"stablehlo\.{name}\b", program)) for name in OPERATIONS)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("mask", "T", "direction"), MOST)
 def test_loops_branches_and_products_of_the_program_for_cuda(mask, T, direction):
     """One loop forward and one backward, without a branch, whatever the mask leaves out."""

@@ -111,6 +111,7 @@ def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L12", "native")
 def test_vmap_over_an_axis_of_nothing(rng):
     arrays = [np.zeros((0, 2, 5, 4)), np.zeros((0, 2, 7, 4)), np.zeros((0, 2, 7, 3))]

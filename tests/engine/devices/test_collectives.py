@@ -1,6 +1,10 @@
 """The parser of a compiled program's collectives, on texts as XLA writes them."""
 
+import pytest
+
 from collectives import bytes_received, collectives, flops
+
+pytestmark = pytest.mark.smoke
 
 TEXT = """HloModule jit_f, is_scheduled=true, num_partitions=8
 

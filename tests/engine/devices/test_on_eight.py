@@ -11,6 +11,8 @@ import pytest
 from attendax import attention, masks, sharding
 from eight_devices import FOLDER, run
 
+pytestmark = pytest.mark.smoke
+
 SLOW = [path for path in sorted(FOLDER.glob("test_*.py")) if re.search(r"mark\.(slow|sample)", path.read_text("utf-8"))]
 
 

@@ -158,6 +158,7 @@ class TestWhereItCannotRun:
             attend(*self.ARRAYS, **options)
         return str(caught.value)
 
+    @pytest.mark.smoke
     def test_without_a_gpu(self, monkeypatch):
         monkeypatch.setattr(compiled, "PACKAGE", "no_such_package")
         compiled.package.cache_clear()
@@ -298,6 +299,7 @@ NOT_ELIGIBLE = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", NOT_ELIGIBLE)
 def test_a_call_that_the_kernels_do_not_take(name):
     from attendax.kernels import gpu as module

@@ -31,6 +31,7 @@ def test_forward_equals_its_twin(case):
     judge_forward(case, spec)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L13", "spec", "ops")
 @pytest.mark.sample(9)
 @every_case
@@ -38,6 +39,7 @@ def test_gradient_by_hand_equals_autodiff(case):
     judge_gradient(case, spec)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L13", "spec")
 @every_case
 def test_gradient_by_hand_equals_finite_differences(case):

@@ -101,6 +101,7 @@ def test_a_rule_says_what_the_body_of_its_function_says(file):
                 np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.smoke
 def test_no_other_function_has_a_rule_that_jax_may_drop():
     """Where body and rule differ, ``kernels.rules.with_rule`` is what keeps the rule."""
     files = [path for path in ROOT.rglob("*.py") if "conformance" not in path.relative_to(ROOT).parts]

@@ -57,6 +57,7 @@ def test_every_derivative_is_that_of_the_plain_product(shape, name):
     close(direction(project)(x, W), direction(plain)(x, W))
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("axes", [(0, None), (1, None), (None, 0), (None, 2), (0, 0), (2, 1)], ids=str)
 @pytest.mark.parametrize("name", ["forward", "backward", "hvp"])
@@ -112,6 +113,7 @@ def test_the_gradient_of_a_weight_needs_no_copy_of_what_it_is_computed_from():
     assert compiled.memory_analysis().temp_size_in_bytes < dout.nbytes / 4
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("network", [ops.feed_forward, ops.gated_feed_forward], ids=["plain", "gated"])
@@ -134,6 +136,7 @@ def test_tools_of_jax_see_one_operation():
         jax.jit(project)(x.at[0, 0].set(jnp.nan), W)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["forward", "backward", "hvp"])
 def test_a_batch_along_an_explicit_axis_lies_as_that_of_the_plain_product(name):
     """A residual adds what lies alike: a product that forgot the axis of the batch had a gradient of another type."""
@@ -149,6 +152,7 @@ def test_a_batch_along_an_explicit_axis_lies_as_that_of_the_plain_product(name):
     ]
 
 
+@pytest.mark.smoke
 def test_taylor_mode_is_refused_in_words():
     from jax.experimental.jet import jet
 

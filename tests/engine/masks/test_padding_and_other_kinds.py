@@ -64,6 +64,7 @@ def test_l11_blocks_where_no_queries_or_no_keys_are(twin, t, s):
     np.testing.assert_array_equal(lse, np.full((B, N, t), -np.inf))
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L3", "spec", "ops")
 def test_masks_that_do_not_go_together_are_refused():
     """L3: a (B, T, S) part would be read as per head; leading axes that disagree are nobody's mask."""

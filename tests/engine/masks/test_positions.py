@@ -105,6 +105,7 @@ def test_one_length_is_one_for_all():
         assert_allowed(masks.prefix(length, 1), lambda b, i, j: j < 3 or j <= i + 1, 2)
 
 
+@pytest.mark.smoke
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("key_dtype", DTYPES)
 @pytest.mark.parametrize("query_dtype", DTYPES)

@@ -8,6 +8,8 @@ from attendax import masks, scores
 from attendax.masks import causal, padding
 from attendax.scores import alibi, compose, softcap
 
+pytestmark = pytest.mark.smoke
+
 
 def visible(i, j):
     return j <= i

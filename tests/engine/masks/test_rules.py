@@ -32,6 +32,7 @@ def same_by_definition():
     return (IDS[:, :T, None] == IDS[:, None])[:, None]
 
 
+@pytest.mark.smoke
 @TWINS
 def test_a_rule_with_ids_of_each_text(twin, arrays):
     mask = masks.from_function(same, IDS, per="batch")
@@ -81,6 +82,7 @@ def refused(error, call, *parts):
         assert part in str(caught.value)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 @TWINS
 def test_a_rule_without_its_axis_is_refused_in_the_sizes_of_the_user(twin, arrays):
@@ -93,6 +95,7 @@ def test_a_rule_without_its_axis_is_refused_in_the_sizes_of_the_user(twin, array
     refused(TypeError, lambda: twin.attention(*given, mask=numbers), "booleans", f"{(T, S)}")
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 def test_what_per_refuses():
     refused(ValueError, lambda: masks.from_function(same, IDS, per="head"), "per must be one of None, 'batch'")
@@ -199,6 +202,7 @@ def test_unions_of_intervals_skip_natively():
     assert share(masks.blocks(few, 64, 64), implementation="blockwise") < 1
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 def test_blocks_that_are_refused(arrays):
     refused(TypeError, lambda: masks.blocks(np.ones((2, 3)), 4, 3), "array must be boolean, got float64.")

@@ -107,6 +107,7 @@ def test_vmap_over_sides(arrays):
         np.testing.assert_allclose(one, attention(*arrays, mask=masks.window(left, 1)), rtol=1e-12)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L16", "native")
 @where_native_is
 def test_traced_sides_run_natively_and_skip_as_static_ones_do():
@@ -177,6 +178,7 @@ def test_many_leading_axes_are_not_taken_for_heads(rng):
         np.testing.assert_allclose(found[k], attention(x[k], x[k], x[k], mask=masks.window(k, 0)), rtol=1e-12)
 
 
+@pytest.mark.smoke
 def test_shapes_and_texts():
     dense = (masks.window(BY_HEAD, 0) & masks.padding(BY_TEXT)).to_dense(T, S)
     assert dense.shape == (B, N, T, S)
@@ -204,6 +206,7 @@ def test_sides_that_are_none(name):
     assert said in str(caught.value)
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 @TWINS
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ class TestUnits:
         wide = {unit.isa for unit in build.units("linux-x86_64") if any("avx512" in flag for flag in unit.flags[:-2])}
         assert wide == {"avx512"}
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("platform", "tag", "name"),
         [
@@ -146,6 +147,7 @@ class TestUnits:
 
 
 class TestBuild:
+    @pytest.mark.smoke
     def test_what_has_not_changed_is_not_compiled_again(self, house):
         house.compiler()
         *compiled, linked = house.build()
@@ -178,6 +180,7 @@ class TestBuild:
         house.compiler("c++")
         assert len(house.build()) == 7
 
+    @pytest.mark.smoke
     def test_without_a_library_of_c_plus_plus_to_link(self, house):
         house.compiler(refused="-static-libstdc++")
         *_, first, second = house.build()
@@ -188,6 +191,7 @@ class TestBuild:
         house.compiler(refused="-static-libstdc++")
         assert all("-fsanitize=address,undefined" in line for line in house.build(sanitize=True))
 
+    @pytest.mark.smoke
     def test_code_that_two_instruction_sets_share(self, house):
         """The linker keeps one of them; it may be the one that the processor does not know."""
         house.program("nm", '#!/bin/sh\nwhile read line; do echo "$line"; done < "$2"\n')
@@ -205,6 +209,7 @@ class TestBuild:
 
 
 class TestHook:
+    @pytest.mark.smoke
     def test_the_wheel_has_the_library(self, house, capsys):
         house.compiler()
         out = house.root / "build/native/libattendax.so"
@@ -243,6 +248,7 @@ class TestHook:
         ),
     }
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("why", WHY)
     @pytest.mark.parametrize("version", ["standard", "editable"])
     def test_without_it_the_wheel_is_pure_and_says_why(self, why, version, house, monkeypatch, capsys):
@@ -264,6 +270,7 @@ class TestHook:
             house.prepare(version)
         assert reason in str(error.value)
 
+    @pytest.mark.smoke
     def test_not_asked_for(self, house, monkeypatch):
         house.compiler()
         monkeypatch.setenv(build.VARIABLE, "0")
@@ -271,11 +278,13 @@ class TestHook:
         assert (house.root / "build/native/why_not.txt").read_text() == "ATTENDAX_NATIVE_BUILD was 0\n"
         assert house.asked() == []
 
+    @pytest.mark.smoke
     def test_a_folder_that_cannot_be_written_builds_no_library(self, house, capsys):
         (house.root / "build/native" / build.REASON).mkdir(parents=True)
         assert house.prepare() == PURE
         assert "without its native library: no C++ compiler" in capsys.readouterr().err
 
+    @pytest.mark.smoke
     def test_a_word_that_means_nothing(self, monkeypatch, house):
         monkeypatch.setenv(build.VARIABLE, "yes")
         with pytest.raises(ValueError, match="'0' or 'require', or not set; not 'yes'"):
@@ -343,6 +352,7 @@ class TestInterface:
         assert len(list(comparisons(self.HEADER))) > 150
         assert accepts(self.HEADER)
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(
         ("old", "new"),
         [
@@ -401,6 +411,7 @@ class TestLoader:
         assert self.loaded(monkeypatch) == ("neon", "")
         assert self.registered == [(name, "cpu") for name in library.TARGETS]
 
+    @pytest.mark.smoke
     def test_none(self, place, monkeypatch):
         assert self.loaded(monkeypatch) == ("", "the library was not built")
         (place / build.REASON).touch()
@@ -411,10 +422,12 @@ class TestLoader:
         monkeypatch.setenv("ATTENDAX_NATIVE", "0")
         assert self.loaded(monkeypatch).why_not == "turned off by ATTENDAX_NATIVE=0"
 
+    @pytest.mark.smoke
     def test_it_does_not_load(self, place):
         (place / library.NAME).write_text("no library")
         assert library.library.__wrapped__().why_not.startswith("the library does not load: ")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("version", [None, library.VERSION - 1, library.VERSION + 1])
     def test_of_another_version(self, version, place, monkeypatch):
         (place / library.NAME).touch()
@@ -425,6 +438,7 @@ class TestLoader:
     def test_the_number_of_the_sources(self):
         assert f"attendax_version() {{ return {library.VERSION}; }}" in (CSRC / "ffi.cc").read_text("utf-8")
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize("package", [jax, jaxlib])
     @pytest.mark.parametrize(
         ("version", "known"),
@@ -442,6 +456,7 @@ class TestLoader:
         if not known:
             assert why == f"it is for jax 0.10.2 up to below 0.13; this is {package.__name__} {version}"
 
+    @pytest.mark.smoke
     def test_an_instruction_set_that_is_not_there(self, place, monkeypatch):
         (place / library.NAME).touch()
         assert "none of the instruction sets" in self.loaded(monkeypatch, isa=b"").why_not

@@ -33,6 +33,7 @@ native = functools.partial(attention, implementation="native")
 # Numbers
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L13", "native")
 @pytest.mark.law("L3", "native")
 @pytest.mark.law("L2", "native")

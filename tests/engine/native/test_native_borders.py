@@ -27,6 +27,7 @@ NAMES = (
 )  # fmt: skip
 
 
+@pytest.mark.smoke
 def test_the_enums_of_python_are_those_of_the_source():
     source = (CSRC / "problem.h").read_text("utf-8")
     enums = {

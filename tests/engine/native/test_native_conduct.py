@@ -238,6 +238,7 @@ def test_wrong_calls_are_refused_as_elsewhere():
         assert told[0] == told[1]
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L16", "native")
 def test_explain_says_native():
     given = [jnp.asarray(x) for x in arrays(Sizes(1, 2, 2, 5, 9, 4, 4), np.float32)]

@@ -58,6 +58,7 @@ CALLS = {  # calls on one device, and their row
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L16", "native")
 @pytest.mark.skipif(not native.library().isa, reason=native.status())
 @pytest.mark.parametrize("reason", CALLS)

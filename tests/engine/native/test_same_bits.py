@@ -83,12 +83,14 @@ def test_a_product_does_not_depend_on_the_tokens_beside_it(name, dtype):
         same_bits([jax.vmap(run)(x.reshape(10, ROWS // 10, -1)).reshape(ROWS, -1)], [whole], "under vmap")
 
 
+@pytest.mark.smoke
 def test_eager_is_as_under_jit():
     x, W = drawn(2, 9, 300), drawn(300, 40)
     same_bits([project(x, W)], [jax.jit(project)(x, W)], "eager")
     assert "attendax_project" in jax.jit(project).lower(x, W).as_text()
 
 
+@pytest.mark.smoke
 def test_what_the_library_does_not_take_is_computed_by_xla():
     """An export, types that it does not know, no tokens: the numbers are right, and no call of the library is there."""
     x, W = drawn(2, 3, 8), drawn(8, 5)
@@ -242,6 +244,7 @@ def test_without_the_library_bits_do_depend_on_the_other_tokens(monkeypatch):
     assert any((np.asarray(jax.jit(lambda x: project(x, W))(x[:n])) != whole[:n]).any() for n in (1, 5, 13))
 
 
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 75, 768, 4097, 20000])
 def test_sums_of_rows(size):
     """Right, of the same bits however many rows there are; so are the sums that pull a repeated column back."""

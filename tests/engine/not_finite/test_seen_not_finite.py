@@ -151,6 +151,7 @@ def test_attention(options, mask, needed, rng):
     assert_each_by_the_law(partial(full, **OPTIONS[options]), arrays, allowed, as_given(mask), names)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("needed", NEEDED)
 @pytest.mark.parametrize("mask", MASKS)
 def test_scaled_dot_product_attention(mask, needed, rng):

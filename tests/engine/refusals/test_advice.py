@@ -77,6 +77,7 @@ ATTEND = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 @pytest.mark.parametrize(
     ("attend", "name"), [(a, n) for a in ATTEND for n in MASKS if a in ("attendax", "spec") or n != "lengths"]
@@ -109,6 +110,7 @@ def test_masks_of_torch():
     assert message_of(lambda: scores.alibi(torch.ones(N)), TypeError)[-1].endswith(" slopes.detach().cpu().numpy().")
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 @pytest.mark.parametrize("attend", ["attendax", "spec"])
 def test_biases(attend):
@@ -119,12 +121,14 @@ def test_biases(attend):
     check(attend, "bias", BIAS["text"][0].tolist(), ["np.asarray(bias, 'float32')"], BIAS["text"][0])
 
 
+@pytest.mark.smoke
 def test_biases_in_jax_nn():
     by_head = RNG.normal(size=(N, T, S)).astype(np.float32)
     check(ATTEND["jax_nn"], "bias", by_head, ["bias[None]"], by_head[None])
     check(ATTEND["jax_nn"], "bias", BIAS["text"], ["bias[:, None]"], BIAS["text"][:, None])
 
 
+@pytest.mark.smoke
 def test_where_batch_and_heads_are_equal_both_readings_are_named():
     x = np.ones((3, 3, 5, 2), np.float32)
     last = message_of(lambda: attendax.attention(x, x, x, mask=np.ones((3, 5, 5), bool)))[-1]
@@ -243,6 +247,7 @@ NEXT = {
 }  # fmt: skip
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 @pytest.mark.parametrize("name", NEXT)
 def test_the_next_line(name):

@@ -21,6 +21,7 @@ def test_under_jit():
     assert_refuses(lambda: jax.jit(lambda x: refuse())(1.0), ValueError, "attend")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("call", "told"),
     [

@@ -38,6 +38,7 @@ def whole_tracebacks():
     jax.config.update("jax_traceback_filtering", before)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", EVERY_CALL)
 def test_the_call_that_is_spoilt_below_is_right(name):
     call("spec", name, arguments(name))
@@ -99,6 +100,7 @@ def narrower(name, argument, axes, is_weight):
     return [] if alone else ["float32"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("name", "argument", "dtype"), mistakes(narrower))
 def test_a_dtype_that_differs_and_a_weight_that_is_narrower(name, argument, dtype):
     given = arguments(name)
@@ -111,6 +113,7 @@ def wrong_ranks(name, argument, axes, is_weight):
     return [] if (name, argument) in ANY_RANK else sorted({0, len(axes) - 1, len(axes) + 1})
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("name", "argument", "rank"), mistakes(wrong_ranks))
 def test_an_axis_too_many_or_too_few(name, argument, rank):
     given = arguments(name)
@@ -126,6 +129,7 @@ def bound_axes(name, argument, axes, is_weight):
     return [position for position, axis in enumerate(axes) if axis.endswith("!") or every.count(axis) > 1]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("name", "argument", "position"), mistakes(bound_axes))
 def test_a_size_that_disagrees(name, argument, position):
     given = arguments(name)
@@ -145,6 +149,7 @@ def widths():
     ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("name", "width"), sorted(widths()))
 def test_a_width_of_zero(name, width):
     given = arguments(name)
@@ -192,6 +197,7 @@ def test_every_function_with_a_mask_or_a_bias_is_here(option, table):
     assert takes == set(functions).intersection(table)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["int64", "float64", "uint8", "list", "str"])
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_that_is_not_boolean(name, kind):
@@ -251,6 +257,7 @@ WRONG_BIASES = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mistake", WRONG_BIASES)
 @pytest.mark.parametrize("name", BIASED)
 def test_a_bias_that_is_none(name, mistake):

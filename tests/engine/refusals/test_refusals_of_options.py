@@ -156,6 +156,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("name", "wrong", "error", "facts"), MISTAKES, ids=[f"{row[0]}-{row[3][-1]}" for row in MISTAKES]
 )
@@ -180,6 +181,7 @@ def test_a_stack_of_a_whole_encoder():
     assert message.splitlines()[1] == "Write params.blocks."
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("module", [spec, ops])
 @pytest.mark.parametrize("backward", [False, True])
 def test_weights_before_the_tokens(module, backward):
@@ -279,6 +281,7 @@ BY_POSITION = [  # a call, and the whole error
 ]  # fmt: skip
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("call", "message"), BY_POSITION, ids=[words.partition(":")[0] for _, words in BY_POSITION])
 def test_arguments_in_a_wrong_place(call, message):
     """By position where they are keyword-only, missing, or of another library: the error says what to write."""
@@ -360,6 +363,7 @@ def test_traced_lengths_are_no_mistake():
     np.testing.assert_array_equal(dense[:, 0, 4], made)
 
 
+@pytest.mark.smoke
 def test_random_keys_that_are_none():
     """Keys of JAX: a batch of keys and a key of another generator are refused, by name."""
     for wrong in (jax.random.split(jax.random.key(0), 3), jax.random.key(0, impl="rbg")):
@@ -367,6 +371,7 @@ def test_random_keys_that_are_none():
         assert_refused("attention", given, ValueError, "dropout_rng is not a key of two 32-bit words", traced=False)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("wrong", ["seed", -1, 1.5])
 @pytest.mark.parametrize("make", [
     lambda rng: spec.learned_positional_encoding(3, 5, rng=rng),
@@ -394,6 +399,7 @@ def leaves(layer):
     return jax.tree.map(np.copy, jax.tree.leaves(layer.params))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(("wrong", "error", "fact"), [
     ({"W_X": np.ones((6, 6))}, ValueError, "there is no weight 'W_X'"),
@@ -422,6 +428,7 @@ def test_weights_that_do_not_fit_change_nothing(name, wrong, error, fact):
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.smoke
 def test_a_wrong_weight_inside_the_block_changes_nothing():
     block = LAYERS["TransformerEncoderBlock"]()
     before = leaves(block)
@@ -431,6 +438,7 @@ def test_a_wrong_weight_inside_the_block_changes_nothing():
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", [*LAYERS, "ScaledDotProductAttention"])
 def test_backward_before_forward(name):
     layer = (LAYERS | {"ScaledDotProductAttention": spec.ScaledDotProductAttention})[name]()
@@ -551,6 +559,7 @@ VALUES = [
 ]  # fmt: skip
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("make", "error", "message"), [pytest.param(*value, id=value[2][:40]) for value in VALUES])
 def test_a_mask_or_a_modifier_that_is_none(make, error, message):
     assert assert_refuses(make, error) == message
@@ -665,6 +674,7 @@ MultiHeadAttention: d_model=22 is not divisible by num_heads=4."""),
 ]  # fmt: skip
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("name", "wrong", "words"), WORDS, ids=[row[2].splitlines()[0][:60] for row in WORDS])
 def test_the_words(name, wrong, words):
     kinds = ("dtype", "boolean", "an array", "a value from", "unexpected argument")
@@ -672,6 +682,7 @@ def test_the_words(name, wrong, words):
     assert assert_refused(name, arguments(name) | wrong, error) == words
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("module", [spec, ops, attendax])
 def test_numbers_in_another_byte_order(module):
     given = arguments("attention")
@@ -690,6 +701,7 @@ def test_numbers_in_another_byte_order(module):
     np.testing.assert_array_equal(got, module.attention(**given, mask=masks.padding(lengths) & masks.causal(lengths)))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("module", "there"), [
     (spec, ["dense"]), (ops, ["dense"]), (attendax, ["dense", "blockwise", "cudnn", "triton", "native"]),
 ])  # fmt: skip
@@ -728,6 +740,7 @@ def test_a_scale_that_is_an_array(make):
         assert refused == words.format(shown) + on_arrays
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_a_learnt_temperature_has_its_gradient(dtype):
     given = {name: jnp.asarray(x, dtype) for name, x in arguments("attention").items()}

@@ -49,6 +49,7 @@ def by_definition(x, *, theta=10000.0, positions=None, frequencies=None, axes=No
     return found
 
 
+@pytest.mark.smoke
 @TWINS
 @pytest.mark.parametrize("name", CALLS)
 def test_by_definition(twin, name, rng):
@@ -56,6 +57,7 @@ def test_by_definition(twin, name, rng):
     np.testing.assert_allclose(twin.rotary_encoding(x, **CALLS[name]), by_definition(x, **CALLS[name]), atol=1e-9)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", CALLS)
 def test_the_gradient_by_hand_is_that_of_jax(name, rng):
     x, grad = rng.normal(size=(2, B, N, T, D))
@@ -79,6 +81,7 @@ def test_traced_positions_and_float32(rng):
     np.testing.assert_allclose(found, ops.rotary_encoding(x, frequencies=FIVE._replace(factor=1.0)), atol=1e-6)
 
 
+@pytest.mark.smoke
 def test_axes():
     assert rotary.sections(16, 24, 24) == (0,) * 16 + (1,) * 24 + (2,) * 24
     axes = rotary.in_turn(24, 20, 20)
@@ -114,6 +117,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     error, call, *parts = REFUSED[name]

@@ -93,6 +93,7 @@ def test_the_gradient_by_hand_is_that_of_finite_differences(name, rng):
         np.testing.assert_allclose(np.sum(grad * along), slope, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.smoke(1)
 @pytest.mark.law("L2", "ops", "tiles", "native")
 @pytest.mark.sample(10)
 @every_setting
@@ -153,6 +154,7 @@ def test_every_direction(rng):
             np.testing.assert_allclose(got, want, atol=1e-8)
 
 
+@pytest.mark.smoke
 def test_vmap_over_logits(rng):
     qkv, logits = arrays(rng), rng.normal(size=(3, N))
     got = jax.vmap(lambda x: attendax.attention(*qkv, score_mod=scores.sink(x)))(logits)
@@ -266,6 +268,7 @@ def test_a_call_without_sinks_has_the_same_program(rng):
     assert "sink" in explained.impossible["cudnn"]
 
 
+@pytest.mark.smoke
 @pytest.mark.law("L14", "ops")
 def test_l14_what_it_does_not_go_with(rng):
     qkv, mod = arrays(rng), scores.compose(scores.sink(LOGITS))

@@ -130,6 +130,7 @@ def test_a_stack_and_a_layer_go_in_pieces_too():
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mask", ["none", "padding", "lengths"])
 def test_multi_head_attention_of_other_keys(mask):
     value, in_full = MASKS[mask]

@@ -50,6 +50,7 @@ def test_l9_the_empty_set_is_neutral_to_the_bit(rng):
     assert_same_bits(both, nothing, "nothing and nothing")
 
 
+@pytest.mark.smoke
 def test_l9_what_carries_no_weight_cannot_matter(rng):
     one = part(*arrays(rng), slice(0, S))
     nothing = jnp.full_like(one[0], jnp.nan), jnp.full_like(one[1], -jnp.inf)
