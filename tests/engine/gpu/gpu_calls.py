@@ -50,7 +50,7 @@ CALLS = {
     },
     "a negative scale": {"scale": -0.7, "mask": masks.causal(4)},
     "scale 0": {"scale": 0.0, "mask": masks.causal(4)},
-    "a small scale": {"scale": 2.0**-11 * 1.3},
+    "a small scale": {"scale": 2.0**-23 * 1.3},
     "a large scale": {"scale": 3.0, "mask": masks.window(9, 9)},
     "two groups of two heads": {"sizes": {"N": 4, "G": 2}, "mask": masks.causal(3)},
     "as many key heads": {"sizes": {"G": 2}, "mask": masks.causal()},

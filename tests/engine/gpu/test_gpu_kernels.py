@@ -66,32 +66,39 @@ def test_l6_of_modified_scores(name, array, bad):
 
 @pytest.mark.law("L6", "gpu")
 def test_l6_a_bias_that_is_not_finite():
-    """Where it is seen its row is NaN; where the mask hides it, it counts for nothing."""
+    """Where it is seen its row is NaN, but not the keys that a bias forbids; where the mask hides it, nothing is."""
     bias = calls.BIASES.copy()
+    bias[0, 0, 5, 1] = -np.inf
     bias[0, 0, 5, 3], bias[1, 1, 7, 2], bias[0, 1, 4, 30] = np.nan, np.inf, np.nan  # the last one is hidden
     arrays, options = calls.arrays_of(), {"mask": masks.causal(), "bias": bias}
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
 
 
 @pytest.mark.law("L6", "gpu")
+@pytest.mark.parametrize("modified", [False, True])
 @pytest.mark.parametrize("array", ["query", "key"])
-def test_l6_scores_of_minus_inf_leave_no_trace(array):
+def test_l6_scores_of_minus_inf_leave_no_trace(array, modified):
     """In a row whose other scores are finite, and in one that has no other: both are NaN all the same."""
-    arrays = calls.arrays_of()
-    if array == "key":  # which the last query alone sees
-        arrays[0][:, :, 36, 0], arrays[1][:, :, 36, 0] = 1, -np.inf
+    arrays = calls.arrays_of(T=33, S=33)
+    if array == "key":  # which the last query alone sees, and which is alone in its tile
+        arrays[0][:, :, 32, 0], arrays[1][:, :, 32, 0] = 1, -np.inf
     else:  # which sees the first key alone
         arrays[0][:, :, 0, 0], arrays[1][:, :, 0, 0] = np.inf, -1
-    options = {"mask": masks.causal()}
+    options = {"mask": masks.causal()} | ({"bias": calls.BIASES[:, :, :33, :33]} if modified else {})
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
 
 
 @pytest.mark.law("L6", "gpu")
-def test_l6_a_row_that_nothing_depends_on():
-    """Its gradient is 0, though its query is NaN."""
-    arrays = calls.arrays_of()
-    arrays[0][0, 0, 5], arrays[3][0, 0, 5], arrays[4][0, 0, 5] = np.nan, 0, 0
-    options = {"mask": masks.causal()}
+@pytest.mark.parametrize("array", ["query", "bias"])
+def test_l6_a_row_that_nothing_depends_on(array):
+    """Its gradient is 0, though its query or its bias is NaN."""
+    arrays, options = calls.arrays_of(), {"mask": masks.causal()}
+    arrays[3][0, 0, 5], arrays[4][0, 0, 5] = 0, 0
+    if array == "query":
+        arrays[0][0, 0, 5] = np.nan
+    else:
+        options["bias"] = calls.BIASES.copy()
+        options["bias"][0, 0, 5, 2] = np.nan
     calls.compare(calls.found(arrays, **options), calls.right(arrays, **options), "bfloat16")
 
 
@@ -134,6 +141,18 @@ def test_l7_products_beyond_float32_whose_scores_are_not():
     options = {"scale": 1e-37}
     got, wanted = calls.found(arrays, **options), calls.right(arrays, **options)
     calls.compare(got[:2], wanted[:2], "bfloat16")
+
+
+@pytest.mark.law("L7", "gpu")
+def test_l7_queries_whose_product_with_the_scale_is_beyond_float32():
+    """Only a scale that is small is multiplied with the queries; also if it is traced."""
+    arrays = [calls.arrays_of(std=1e37)[0], *calls.arrays_of()[1:]]
+    arrays[1] = np.copysign(arrays[1].dtype.type(2.0**-123), arrays[1])
+    got, wanted = calls.found(arrays, scale=-8.0), calls.right(arrays, scale=-8.0)
+    calls.compare(got[:2], wanted[:2], "bfloat16")
+    factors = jax.jit(lambda scale: gpu._factors(scale, jnp.bfloat16))
+    assert [tuple(map(float, factors(scale))) for scale in (-8.0, 1.0, 2.0**-20)] == [(-1, 8), (1, 1), (1, 2.0**-20)]
+    assert float(factors(2.0**-30)[0]) < 1
 
 
 @pytest.mark.law("L7", "gpu")

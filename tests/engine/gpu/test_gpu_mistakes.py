@@ -16,6 +16,7 @@ from attendax.kernels.gpu import compiled
 NUMBERS = tests.test_results_and_gradients_are_those_of_the_specification
 POISON = tests.test_l6_who_sees_what_is_not_finite_gets_nan_and_no_other
 TRACELESS = tests.test_l6_scores_of_minus_inf_leave_no_trace
+UNUSED = tests.test_l6_a_row_that_nothing_depends_on
 HIDDEN = tests.test_l6_what_is_hidden_changes_no_bit
 CHUNK = tests.TestBits().test_of_a_chunk_over_a_cache_with_nan_behind
 DECODED = tests.TestBits().test_of_a_query_that_is_decoded
@@ -56,10 +57,10 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         "tl.max(tl.where(some, tiles + 1, 0))", "tl.max(tl.where(some, tiles, 0))", NUMBERS, ("causal", B16)),
     "nobody looks at keys": (
         "(is_finite(k) == 0).to(tl.int8)", "(is_finite(k) != is_finite(k)).to(tl.int8)",
-        TRACELESS, ("key",)),
+        TRACELESS, ("key", False)),
     "nobody looks at queries": (
         "(is_finite(q) == 0).to(tl.int8)", "(is_finite(q) != is_finite(q)).to(tl.int8)",
-        TRACELESS, ("query",)),
+        TRACELESS, ("query", False)),
     "values with care keep NaN": (
         "            values = finite_or_zero(values)\n        if MODIFIED:", "        if MODIFIED:", HIDDEN, (B16, 16)),
     "the gradient of queries keeps NaN with care": (
@@ -69,7 +70,7 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         tests.test_rows_that_are_multiplied_in_steps, ("causal",)),
     "with care, gradients of rows that are not finite": (
         "k, s, dp = finite_or_zero(k), tl.where(live, s, 0.0), tl.where(live, dp, 0.0)", "k = finite_or_zero(k)",
-        tests.test_l6_a_row_that_nothing_depends_on, ()),
+        UNUSED, ("query",)),
     "rows that are not finite reach the gradients of keys": (
         "            live = share > 0.0\n            q, do =", "            live = share > 0.0\n            _, _ =",
         POISON, ("a window", "query", np.nan)),
@@ -120,7 +121,14 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         DECODED, (False,)),
     "the mark of the last tile of keys is not looked at": (
         "tl.cdiv(end, BLOCK_N))) == 0", "end // BLOCK_N)) == 0",
-        TRACELESS, ("key",)),
+        TRACELESS, ("key", False)),
+    "a score of -inf is hidden from the mark of its tile": (
+        "return s - shift != -INF", "return s != -INF", TRACELESS, ("query", True)),
+    "a bias of NaN reaches gradients that nothing depends on": (
+        "return tl.where(live | (s == -INF), s, 0.0)", "return s", UNUSED, ("bias",)),
+    "a bias of -inf forbids nothing in a row that is NaN": (
+        "return tl.where(live | (s == -INF), s, 0.0)", "return tl.where(live, s, 0.0)",
+        tests.test_l6_a_bias_that_is_not_finite, ()),
 }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ CANNOT_DIVIDE = "a program that XLA divides beside a shard_map, or without Shard
 ADVICE = "Leave implementation out: the tiles take every call, on every device."
 KINDS = {"key": KEYS, "value": KEYS, "dkey": KEYS, "dvalue": KEYS, "alibi": HEADS, "table": HEADS, "words": HEADS}
 KINDS |= {"query_ids": TEXTS, "key_ids": TEXTS, "places": TEXTS, "factors": WHOLE, "options": WHOLE}  # others: PAIRS
-LEAST_SCALE = 2.0**-8  # from it on, a product that leaves float32 belongs to a score above 1e36
+LEAST_POWER = -20  # a product that leaves float32, times 2 to this power, is a score above 1e32
 
 
 def of_call(operands: Operands, plan: Plan) -> str:
@@ -166,18 +166,19 @@ def _padded(x: Array, width: int) -> Array:
 def _factors(scale: float | Array, dtype: jnp.dtype) -> tuple[Array | None, Array]:
     """The factor on the queries, if there is one, and the scale of their products with keys, which is above 0.
 
-    The factor has the sign of the scale, and where the scale is small or not known, a power of two: then no product is
-    beyond float32 whose score is not. Products of float16 never are.
+    The factor has the sign of the scale and, if the scale is small, a power of two: then no product is beyond float32
+    whose score is below 1e32. Products of float16 never are.
     """
     known = isinstance(scale, float)
-    if known and scale >= LEAST_SCALE:
+    if known and scale >= 2.0**LEAST_POWER:
         return None, jnp.float32(scale)
     xp: Any = np if known else jnp
     sign, size = xp.sign(scale), xp.where(scale == 0, 1.0, xp.abs(scale))
     if dtype == jnp.float16:
         return jnp.float32(sign), jnp.float32(size)
     fraction, power = xp.frexp(size)
-    return jnp.float32(sign * xp.ldexp(1.0, power)), jnp.float32(fraction)
+    factor = sign * xp.ldexp(1.0, xp.minimum(power - LEAST_POWER, 0))
+    return jnp.float32(factor), jnp.float32(xp.ldexp(fraction, xp.maximum(power, LEAST_POWER)))
 
 
 def _run(

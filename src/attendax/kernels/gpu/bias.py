@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from attendax.kernels.gpu.pairs import INF, allowed_pairs, dropped, modified, of_head, plane
-from attendax.kernels.gpu.rows import products_in_steps, weights_of
+from attendax.kernels.gpu.rows import products_in_steps, weights_of, zero_unless_live
 
 
 @triton.jit
@@ -42,6 +42,7 @@ def gradient_of_bias(
         dp = tl.where(live, products_in_steps(do, rows, T, values, columns, S, W, STEP, True), 0.0)
         scores, of_bits, dropout = of_head(factors, options, alibi, table, places, bias, bits, words, b, n, N, T, S)
         s, _ = modified(s, rows, columns, T, S, scores, False)
+        s = zero_unless_live(s, live)
         dp = dropped(dp, rows, columns, dropout, False)
         seen_of, query_ids_of = seen + plane(b, n, N, seen_b, seen_n) * T * 4, query_ids + b * ids_b * T
         key_ids_of = key_ids + b * ids_b * S

@@ -42,6 +42,7 @@ from attendax.kernels.gpu.rows import (
     products_with,
     store_rows,
     weights_of,
+    zero_unless_live,
 )  # fmt: skip
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -266,6 +267,15 @@ def prepare_rows(
 
 
 @triton.jit
+def may_see(s, shift, CARE: tl.constexpr):
+    """Tell which pairs count in a gradient. Without ``CARE`` all pairs of a NaN row do, so that its tile is marked."""
+    if CARE:
+        return s != -INF
+    else:
+        return s - shift != -INF
+
+
+@triton.jit
 def gradient_over_keys(
     q, do, acc, begin, end, key, value, scale, shift, share, delta, seen, query_ids, key_ids, rows, T, S, more,
     W: tl.constexpr, STEP: tl.constexpr, BLOCK_N: tl.constexpr, MODIFIED: tl.constexpr, MASKED: tl.constexpr,
@@ -287,10 +297,12 @@ def gradient_over_keys(
         if MODIFIED:
             s, derivative = modified(s, rows, columns, T, S, more[0], False)
             dp = dropped(dp, rows, columns, more[2], False)
+            if CARE:
+                s = zero_unless_live(s, live)
             s = tl.where(allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, False, True), s, -INF)
         ds = weights_of(s, shift[:, None], share[:, None]) * (dp - delta[:, None])
         if MODIFIED:  # a bias may forbid, too
-            ds = tl.where(s != -INF, ds * derivative, 0.0)
+            ds = tl.where(may_see(s, shift[:, None], CARE), ds * derivative, 0.0)
         elif MASKED:
             allowed = allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, False, False)
             ds = tl.where(allowed, ds, 0.0)
@@ -396,11 +408,14 @@ def gradients_over_queries(
         if MODIFIED:
             s, derivative = modified(s, rows, columns, T, S, more[0], True)
             dp = dropped(dp, rows, columns, more[2], True)
+            if CARE:
+                s = zero_unless_live(s, live[None, :])
             s = tl.where(allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, True, True), s, -INF)
         p = weights_of(s, shift[None, :], share[None, :])
         ds = p * (dp - delta[None, :])
         if MODIFIED:  # a bias may forbid, too
-            p, ds = tl.where(s != -INF, p, 0.0), tl.where(s != -INF, ds * derivative, 0.0)
+            sees = may_see(s, shift[None, :], CARE)
+            p, ds = tl.where(sees, p, 0.0), tl.where(sees, ds * derivative, 0.0)
             p = dropped(p, rows, columns, more[2], True)
         elif MASKED:
             allowed = allowed_pairs(seen, query_ids, key_ids, more[1], rows, columns, T, S, True, False)

@@ -3,13 +3,19 @@
 import triton
 import triton.language as tl
 
-from attendax.kernels.gpu.pairs import LOG2E, is_finite
+from attendax.kernels.gpu.pairs import INF, LOG2E, is_finite
 
 
 @triton.jit
 def finite_or_zero(x):
     """The numbers, with 0 in place of those that are not finite."""
     return tl.where(is_finite(x), x, 0.0).to(x.dtype)
+
+
+@triton.jit
+def zero_unless_live(s, live):
+    """Modified scores, with 0 in rows that count for nothing or are NaN; except those that a bias of -inf forbids."""
+    return tl.where(live | (s == -INF), s, 0.0)
 
 
 @triton.jit
