@@ -83,7 +83,7 @@ def one_device(results: Results) -> str:
     rows = [[words, *(orders[order, n] for n in (2, 4, 8))] for order, words in ORDERS.items()]
     return (
         f"One device alone needs {of_device(results, 'ring', 1, 'temporaries')} MB of temporaries.\n\n"
-        + tables.table(("time over ideal, counted in tiles, not measured", "n = 2", "n = 4", "n = 8"), rows)
+        + tables.table(("work of the busiest device / the mean, counted in tiles", "n = 2", "n = 4", "n = 8"), rows)
     )
 
 
@@ -95,8 +95,8 @@ def beside_shard_map(results: Results) -> str:
     rows = [["batches and heads divided, causal, 1,024 tokens", *found["attendax under jit"]]]
     rows += [[f"2,048 tokens divided, {name}", *found[name]] for name in STRATEGIES]
     return (
-        "Time divided by that of your own `shard_map` around `jax.nn`, on eight devices that two cores simulate"
-        f"{busy}:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
+        "Time of attendax, divided by that of your own `shard_map` around `jax.nn`, on eight devices that two cores "
+        f"simulate{busy}:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
 
