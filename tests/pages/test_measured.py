@@ -160,7 +160,6 @@ UNMEASURED = {  # sizes, limits and definitions, by page
     "attention.md": "One array of 16,384 x 16,384 scores for 4 heads would be 4,096 MiB",
     "check-a-model.md": "128 times the spacing of float32 numbers",
     "check-reference.md": "12 seconds by default, for JAX 24",
-    "contributing.md": "the tests of at most 0.3 seconds",
     "devices.md": "| n | t | ring | all_gather | ulysses |",  # arithmetic, below "Nothing here is measured"
     "laws/L8.md": "most 8 times the plain formula's",
     "sharp-bits.md": "off by at most 8 times the error of the plain formula",
