@@ -41,7 +41,7 @@ def in_full(function: Function) -> Function:
     return function
 
 
-class Meaning(TypedDict, total=False):
+class ResultOptions(TypedDict, total=False):
     """The options that decide the result. Without ``return_lse``, which decides the type of the result."""
 
     mask: "Mask | ArrayLike | None"
@@ -52,7 +52,7 @@ class Meaning(TypedDict, total=False):
     dropout_rng: Any
 
 
-class Options(Meaning, total=False):
-    """The options of a meaning, and the one that decides how the result is computed."""
+class Options(ResultOptions, total=False):
+    """These options, and the one that decides how the result is computed."""
 
     implementation: str | None

@@ -29,7 +29,16 @@ from attendax.learn import arrays, folders, reasons
 from attendax.learn.arrays import Arrays
 from attendax.learn.exercises import INITIAL, MODULES, path, texts
 from attendax.learn.grading import Grade, grade, grade_exercise
-from attendax.learn.reasons import Case, Failed, answer_with, cause_and_remedy, close, formulas_with, mistakes, right
+from attendax.learn.reasons import (
+    ErrorMessage,
+    Submission,
+    answer_with,
+    cause_and_remedy,
+    close,
+    formulas_with,
+    mistakes,
+    right,
+)
 from places import ROOT, SOURCE
 
 PATH = {exercise.name: exercise for exercise in path()}
@@ -123,7 +132,7 @@ class TestWrong:
         exercise = PATH[name]
         ways = [(each, way) for each, row in mistakes(exercise).items() for way in range(len(row.get("wrong", ())))]
         given = {off: [answer_of(exercise, off, each) for each in exercise.questions] for off in ways}
-        cases = {off: Case(exercise, answers) for off, answers in given.items()}
+        cases = {off: Submission(exercise, answers) for off, answers in given.items()}
         shown = [off for off in ways if cases[off].wrong.any()]
         for one, other in itertools.permutations(shown, 2):
             if one[0] != other[0] and "dropped" not in exercise.text:
@@ -139,7 +148,7 @@ class TestWrong:
         exercise = PATH[name]
         for mistake, row in mistakes(exercise).items():
             for way in range(len(row.get("wrong", ()))):
-                case = Case(exercise, [answer_of(exercise, (mistake, way), each) for each in exercise.questions])
+                case = Submission(exercise, [answer_of(exercise, (mistake, way), each) for each in exercise.questions])
                 if case.wrong.any():
                     assert next(iter(case.explained()[0]), "") == mistake, (mistake, way, case.explained()[0])
 
@@ -203,7 +212,7 @@ class TestWrong:
         monkeypatch.setattr(reasons, "answer_with", cached)
         exercise = PATH[name]
         for off in filter(can_be_made, two_of(name)[12 * pairs : 12 * pairs + 12]):
-            case = Case(exercise, [answer_of(exercise, off, each) for each in exercise.questions])
+            case = Submission(exercise, [answer_of(exercise, off, each) for each in exercise.questions])
             found = set(case.explained()[0]) if case.wrong.any() else set()
             third = [(each, way) for each in found for way in range(len(texts("mistakes")[each].get("wrong", ())))]
             made = len(found) == 1 and any(case._reproduced_by(each) for each in third)
@@ -571,7 +580,7 @@ class TestTexts:
 
 @functools.cache
 def answer_of_a_learner(name, number, off):
-    return answer_with(PATH[name], PATH[name].questions[number], Failed("It raises."), off)
+    return answer_with(PATH[name], PATH[name].questions[number], ErrorMessage("It raises."), off)
 
 
 def cached(exercise, question, answer, off):
@@ -592,13 +601,13 @@ def can_be_made(off):
 
 def answer_of(exercise, off, question):
     """Of a learner who makes a mistake in a certain way, or several."""
-    answer = answer_with(exercise, question, Failed("It raises."), off if isinstance(off[0], tuple) else (off,))
-    return answer if isinstance(answer, Failed) else {**right(exercise, question, {}), **answer}
+    answer = answer_with(exercise, question, ErrorMessage("It raises."), off if isinstance(off[0], tuple) else (off,))
+    return answer if isinstance(answer, ErrorMessage) else {**right(exercise, question, {}), **answer}
 
 
 def same(one, other):
-    if isinstance(one, Failed) or isinstance(other, Failed):
-        return isinstance(one, Failed) and isinstance(other, Failed)
+    if isinstance(one, ErrorMessage) or isinstance(other, ErrorMessage):
+        return isinstance(one, ErrorMessage) and isinstance(other, ErrorMessage)
     return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
 
 

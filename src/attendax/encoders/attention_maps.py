@@ -17,7 +17,7 @@ from attendax.params import EncoderParams
 from .config import EncoderConfig
 from .encoder import encode, mask_of_layers
 from .inputs import check_params, in_numpy
-from .layer import Call, attention_options, heads, layer, normalised
+from .layer import EncoderCall, attention_options, heads, layer, normalised
 from .pieces import InJax, InNumpy
 from .stack import unstacked
 
@@ -57,7 +57,9 @@ def layer_attention(
     return spec.attention_with_weights(query, key, value, **options)[2]
 
 
-def _below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None) -> tuple[Any, Call]:
+def _below(
+    params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None
+) -> tuple[Any, EncoderCall]:
     """The input of a layer's attention, in NumPy: its tokens (B, T, M), normalised if the norm comes first."""
     blocks = unstacked(params.blocks)
     cut = {
@@ -66,7 +68,7 @@ def _below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, 
     shorter = dataclasses.replace(config, num_layers=layer, final_norm=False, **cut)
     weights = params._replace(blocks=tuple(blocks[:layer]), gamma=None, beta=None)
     hidden = encode(x, weights, config=shorter, mask=mask, twin=spec)
-    call = Call(config, InNumpy(), mask_of_layers(mask, None, np), None, None)
+    call = EncoderCall(config, InNumpy(), mask_of_layers(mask, None, np), None, None)
     if config.norm == "pre":
         hidden = normalised(call, hidden, blocks[layer].gamma1, blocks[layer].beta1)
     return hidden, call
@@ -124,7 +126,7 @@ def attention_rows(x: Any, params: EncoderParams, *, config: EncoderConfig) -> C
 @partial(jax.jit, static_argnames=("config", "window", "theta"))
 def _through_one(block: Any, hidden: Any, *, config: EncoderConfig, window: int | None, theta: Any) -> Any:
     """Queries and keys of a layer, and what comes out of it."""
-    call = Call(config, InJax(), None, None, None)
+    call = EncoderCall(config, InJax(), None, None, None)
     tokens = normalised(call, hidden, block.gamma1, block.beta1) if config.norm == "pre" else hidden
     query, key, _ = heads(call, block, tokens, theta)
     return query, key, layer(call, block, hidden, 0, window, theta)
@@ -132,5 +134,5 @@ def _through_one(block: Any, hidden: Any, *, config: EncoderConfig, window: int 
 
 @partial(jax.jit, static_argnames=("config", "window"))
 def _rows_of(query: Any, key: Any, queries: Any, *, config: EncoderConfig, window: int | None) -> Any:
-    options = attention_options(Call(config, InJax(), None, None, None), window, key.shape[2])
+    options = attention_options(EncoderCall(config, InJax(), None, None, None), window, key.shape[2])
     return weights_at(query, key, queries=queries, **options)

@@ -22,7 +22,7 @@ from attendax.sharding.explicit import over_auto_axes
 
 from .config import EncoderConfig, encoder_shapes
 from .inputs import check_inputs, check_params, in_numpy, operand_dtype
-from .layer import Call, drop, layer, normalised
+from .layer import EncoderCall, drop, layer, normalised
 from .pieces import InJax, InNumpy
 from .stack import LayerStack, unstacked
 
@@ -52,7 +52,7 @@ def _init_leaf(name: str, rng: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Arr
     return INIT_SCALE * jax.random.normal(rng, leaf.shape, leaf.dtype)
 
 
-class Inputs(TypedDict, total=False):
+class EncodeOptions(TypedDict, total=False):
     """The options of ``encode`` beside ids and configuration."""
 
     mask: ArrayLike | None
@@ -64,10 +64,12 @@ class Inputs(TypedDict, total=False):
 
 
 @overload
-def encode(x: ArrayLike, params: EncoderParams, *, config: EncoderConfig, **inputs: Unpack[Inputs]) -> jax.Array: ...
+def encode(
+    x: ArrayLike, params: EncoderParams, *, config: EncoderConfig, **inputs: Unpack[EncodeOptions]
+) -> jax.Array: ...
 @overload
 def encode(
-    x: ArrayLike, params: EncoderParams, *, config: EncoderConfig, twin: ModuleType, **inputs: Unpack[Inputs]
+    x: ArrayLike, params: EncoderParams, *, config: EncoderConfig, twin: ModuleType, **inputs: Unpack[EncodeOptions]
 ) -> jax.Array | np.ndarray: ...
 @knows_keywords
 @over_auto_axes
@@ -135,7 +137,7 @@ def encode(
         params, x, mask, token_types, segments, key_data = in_numpy("encode with twin=spec", arrays)
     pieces: Any = InNumpy() if twin is spec else InJax(operand_dtype(dtype, params))
     positions = None if segments is None else _restarted(segments, pieces.xp)
-    call = Call(config, pieces, None, None, key_data)
+    call = EncoderCall(config, pieces, None, None, key_data)
     hidden = drop(call, _embedded(call, params, x, token_types, positions), 0)
 
     def through_layers(hidden: Any, mask: Any, segments: Any, positions: Any) -> Any:
@@ -149,7 +151,7 @@ def encode(
     return in_pieces(through_layers, hidden, mask, segments, positions)
 
 
-def _embedded(call: Call, params: EncoderParams, x: Any, token_types: Any, positions: Any) -> Any:
+def _embedded(call: EncoderCall, params: EncoderParams, x: Any, token_types: Any, positions: Any) -> Any:
     """The input layer: what belongs to a token, to its position and to its type, summed and normalised."""
     tables, config = params.embeddings, call.config
     hidden = _rows(tables.token, x, call.pieces)
@@ -183,7 +185,7 @@ def mask_of_layers(mask: Any, segments: Any, xp: Any) -> Any:
     return own if mask is None else own & masks.dense(mask[:, None, None, :])
 
 
-def _through(call: Call, blocks: Any, hidden: Any, remat: bool) -> Any:
+def _through(call: EncoderCall, blocks: Any, hidden: Any, remat: bool) -> Any:
     """Pass tokens through all layers, by a plain loop, or a scan where ``stack_layers`` made a stack."""
     settings = list(zip(call.config.windows, call.config.thetas, strict=True))
 

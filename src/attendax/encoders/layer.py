@@ -14,7 +14,7 @@ from .config import GATED, EncoderConfig
 DRAWS = 3  # of random keys in a layer: attention weights, and the result of each part
 
 
-class Call(NamedTuple):
+class EncoderCall(NamedTuple):
     """The settings that all layers of a call share.
 
     ``mask`` is None, boolean (B, 1, 1, T), or a value from ``attendax.masks``; ``positions`` None for 0, 1, ..., or
@@ -28,7 +28,9 @@ class Call(NamedTuple):
     key_data: Any
 
 
-def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, window: int | None, theta: Any) -> Any:
+def layer(
+    call: EncoderCall, block: EncoderBlockParams, hidden: Any, number: Any, window: int | None, theta: Any
+) -> Any:
     """Pass tokens through a layer: see ``ops.encoder_block``, and the options of ``EncoderConfig``.
 
     Args:
@@ -71,7 +73,7 @@ def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, windo
     return norm2(hidden + feed(hidden))
 
 
-def heads(call: Call, block: EncoderBlockParams, tokens: Any, theta: float | Frequencies) -> list[Any]:
+def heads(call: EncoderCall, block: EncoderBlockParams, tokens: Any, theta: float | Frequencies) -> list[Any]:
     """The queries (B, N, T, D), keys and values (B, G, T, D) of a layer; with rotary positions the first two turned."""
     weights, N, G = block.attention, call.config.num_heads, call.config.key_heads
     query, key, value = call.pieces.heads(
@@ -83,7 +85,7 @@ def heads(call: Call, block: EncoderBlockParams, tokens: Any, theta: float | Fre
     return [query, key, value]
 
 
-def attention_options(call: Call, window: int | None, length: int) -> dict[str, Any]:
+def attention_options(call: EncoderCall, window: int | None, length: int) -> dict[str, Any]:
     """Mask and score modifier of a layer."""
     mask = call.mask
     if window is not None and window < length:
@@ -94,7 +96,7 @@ def attention_options(call: Call, window: int | None, length: int) -> dict[str, 
     return {"mask": mask, "score_mod": scores.alibi(call.pieces.xp.asarray(alibi_slopes(call.config.num_heads)))}
 
 
-def normalised(call: Call, tokens: Any, gamma: Any, beta: Any) -> Any:
+def normalised(call: EncoderCall, tokens: Any, gamma: Any, beta: Any) -> Any:
     """The norm of the configuration; without a scale, none."""
     if gamma is None:
         return tokens
@@ -104,7 +106,7 @@ def normalised(call: Call, tokens: Any, gamma: Any, beta: Any) -> Any:
     return call.pieces.layer_norm(tokens, gamma, beta, eps=call.config.eps)
 
 
-def drop(call: Call, x: Any, number: Any) -> Any:
+def drop(call: EncoderCall, x: Any, number: Any) -> Any:
     """Dropout by the random key of this number, if the call has dropout."""
     if call.key_data is None or not call.config.dropout:
         return x

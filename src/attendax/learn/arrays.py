@@ -36,7 +36,7 @@ NUMPY = """
 """
 
 
-class Unusable(TypeError):
+class UnexpectedResult(TypeError):
     """A learner's function returned something else than the expected arrays; the message continues "It returns"."""
 
     def __init__(self, value: Any, expected: str, role: str = "") -> None:
@@ -86,10 +86,10 @@ class Arrays:
             Unusable: the value is not an array of numbers.
         """
         if value is None or isinstance(value, tuple | list | dict):
-            raise Unusable(value, "one array", role)
+            raise UnexpectedResult(value, "one array", role)
         array = np.asarray(value.detach() if hasattr(value, "detach") else value)
         if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-            raise Unusable(value, "an array of numbers", role)
+            raise UnexpectedResult(value, "an array of numbers", role)
         return array
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from attendax import spec
 
-from .arrays import Unusable
+from .arrays import UnexpectedResult
 
 TEXTS = Path(__file__).with_name("texts")
 INITIAL = "the initial weights are random, small, and different from each other"
@@ -114,7 +114,7 @@ def by_name(names: Sequence[str], returned: Any) -> dict[str, Any]:
     """
     values = returned if len(names) > 1 else (returned,)
     if not isinstance(values, tuple) or len(values) != len(names):
-        raise Unusable(returned, ", ".join(names))
+        raise UnexpectedResult(returned, ", ".join(names))
     results = dict(zip(names, values, strict=True))
     results.pop("cache", None)
     weights = _weights(results.pop("grad_params", {}), "the gradients of the weights")
@@ -125,7 +125,7 @@ def _weights(params: Any, role: str) -> dict[str, Any]:
     """A dict or NamedTuple of weights, with those of the attention in it, without biases that are None."""
     params = params._asdict() if hasattr(params, "_asdict") else params
     if not isinstance(params, Mapping):
-        raise Unusable(params, "a dict by name", f" as {role}")
+        raise UnexpectedResult(params, "a dict by name", f" as {role}")
     inner = _weights(params["attention"], role) if "attention" in params else {}
     return inner | {name: value for name, value in params.items() if value is not None and name != "attention"}
 
@@ -205,7 +205,7 @@ def _dropout(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
 
 def _learned(function: Any, inputs: Inputs) -> dict[str, Any]:
     if (table := function(*inputs.values())) is None:
-        raise Unusable(table, "an array")
+        raise UnexpectedResult(table, "an array")
     mean, deviation = float(table.mean()), float(table.std())
     results = {"shape": np.array(table.shape), "deviation, about": _leading(deviation)}
     results["mean, about"] = np.round(mean, 1) + 0.0

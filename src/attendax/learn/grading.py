@@ -14,9 +14,9 @@ import numpy as np
 
 from attendax.legible import did_you_mean, one_line
 
-from .arrays import Arrays, Unusable, foreign, library
+from .arrays import Arrays, UnexpectedResult, foreign, library
 from .exercises import Exercise, Question, path
-from .reasons import Answer, Case, Failed, hints
+from .reasons import Answer, ErrorMessage, Submission, hints
 
 SECONDS = 10.0  # time limit of one function
 
@@ -109,24 +109,24 @@ def grade_exercise(exercise: Exercise, candidate: Any, kind: Arrays, hint: int =
                 if changed := _changed(question, inputs, kind):
                     reason = f"It writes into its input {changed}, which the caller still needs. Work on a new array."
                     return Grade(exercise.name, "wrong", reason, hint=hints(exercise, hint))
-            case = Case(exercise, answers[:-1])
-            if not case.wrong.any():
+            submission = Submission(exercise, answers[:-1])
+            if not submission.wrong.any():
                 return Grade(exercise.name, "right")
-            example = _example(case, candidate, kind)
+            example = _example(submission, candidate, kind)
     except Timeout as timeout:
         return Grade(exercise.name, "wrong", failure(timeout), hint=hints(exercise, hint))
     except NotImplementedError as error:
         return Grade(exercise.name, "not yet", _dependency(exercise, error), hint=hints(exercise, hint))
-    mistakes, covered = case.explained()
-    facts = case.facts(covered)
-    if not mistakes and "dropped" not in exercise.text and case.differ(answers[:1], answers[-1:]).any():
+    mistakes, covered = submission.explained()
+    facts = submission.facts(covered)
+    if not mistakes and "dropped" not in exercise.text and submission.differ(answers[:1], answers[-1:]).any():
         facts.append("A second call with the same input differs: is anything random, or kept between calls?")
     causes = [cause for cause, _ in mistakes.values()]
-    reason = "\n".join(filter(None, [*causes, case.results(), *facts])) or "The numbers differ."
+    reason = "\n".join(filter(None, [*causes, submission.results(), *facts])) or "The numbers differ."
     *lines, last = example.splitlines()
     example = "\n".join(lines if last.strip().rstrip("?") in reason else [*lines, last])  # an error is said once
     remedies = [remedy for _, remedy in mistakes.values() if remedy]
-    help_text = hints(exercise, hint, next(iter(case.bad), ""), remedies)
+    help_text = hints(exercise, hint, next(iter(submission.bad), ""), remedies)
     return Grade(exercise.name, "wrong", reason, example, help_text, tuple(mistakes))
 
 
@@ -140,19 +140,21 @@ def _answer(exercise: Exercise, candidate: Any, kind: Arrays, inputs: dict[str, 
         line = traceback.extract_tb(error.__traceback__)[-1].line or "NotImplementedError"
         if isinstance(error, NotImplementedError) and "NotImplementedError" in line:  # not one of a library
             raise
-        return Failed(f"It returns {error}" if isinstance(error, Unusable) else f"It raises {failure(error)}")
+        words = f"returns {error}" if isinstance(error, UnexpectedResult) else f"raises {failure(error)}"
+        return ErrorMessage(f"It {words}")
 
 
-def _example(case: Case, candidate: Any, kind: Arrays) -> str:
+def _example(submission: Submission, candidate: Any, kind: Arrays) -> str:
     """The first question with a wrong answer; of a batch one text, if it alone shows a difference."""
-    question = case.exercise.questions[case.first]
+    exercise = submission.exercise
+    question = exercise.questions[submission.first]
     for text in range(question.batch):
         alone = question.of_text(text)
-        answer = _answer(case.exercise, candidate, kind, {name: kind.convert(x) for name, x in alone.inputs.items()})
-        smaller = Case(case.exercise._replace(questions=(alone,)), [answer])
+        answer = _answer(exercise, candidate, kind, {name: kind.convert(x) for name, x in alone.inputs.items()})
+        smaller = Submission(exercise._replace(questions=(alone,)), [answer])
         if smaller.wrong.any():
             return smaller.shown()
-    return case.shown()
+    return submission.shown()
 
 
 def failure(error: BaseException) -> str:

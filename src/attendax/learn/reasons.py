@@ -23,11 +23,11 @@ ORDER = "results in another order"  # the one mistake without a text of the form
 Mistakes = tuple[tuple[str, int], ...]  # each with the number of the way to make it
 
 
-class Failed(str):
+class ErrorMessage(str):
     """The error of a call without an answer, as a sentence."""
 
 
-Answer = dict[str, Any] | Failed
+Answer = dict[str, Any] | ErrorMessage
 
 
 @functools.lru_cache(1024)
@@ -65,7 +65,7 @@ def answer_with(exercise: Exercise, question: Question, answer: Answer, made: Mi
     """The results of a learner who makes these mistakes; for a layer only those that a mistake can change."""
     try:
         names = formulas_with(made)
-        drops = question.inputs.get("rate", 0) > 0.1 and not isinstance(answer, Failed)
+        drops = question.inputs.get("rate", 0) > 0.1 and not isinstance(answer, ErrorMessage)
         dropped = exercise.text["dropped"] if drops else ()
         names["DROPOUT_MASKS"][:] = [np.nan_to_num(answer[name]) != 0 for name in dropped if name in answer]
         formula = names[exercise.symbol]
@@ -73,7 +73,7 @@ def answer_with(exercise: Exercise, question: Question, answer: Answer, made: Mi
             whole = exercise.symbol.islower() or isinstance(formula, type)
             results = exercise.call(formula, question.inputs) if whole else formula(**question.inputs)
     except Exception as error:  # such as shapes that do not match: the learner's function raises as well
-        return Failed(str(error))
+        return ErrorMessage(str(error))
     return {name: np.asarray(value) for name, value in results.items()}
 
 
@@ -93,7 +93,7 @@ def _near(one: Any, other: Any) -> Any:
     return near | (one == other) | (np.isnan(one) & np.isnan(other))
 
 
-class Case:
+class Submission:
     """The answers of a learner's function to every question, and the right ones.
 
     ``wrong`` has a row for each question: whether its call failed, then for each result whether it is wrong.
@@ -115,7 +115,7 @@ class Case:
         """Mark the answers that differ, in a row for each question. Two failed calls are equal."""
         rows = []
         for one, other in zip(ones, others, strict=True):
-            fails = isinstance(one, Failed) + isinstance(other, Failed)
+            fails = isinstance(one, ErrorMessage) + isinstance(other, ErrorMessage)
             ended = one != other and "It returns" in one + other if fails == 2 else fails or one.keys() != other.keys()
             names = () if fails or ended else one
             rows.append([bool(ended)] + [name in names and not close(one[name], other[name]) for name in self.names])
@@ -127,7 +127,7 @@ class Case:
         for each, fine in zip(self.pairs, self.rights, strict=True):
             answer = answer_with(self.exercise, *each, made)
             changed = [name for name in answer if name in self.bad or not apart] if isinstance(answer, dict) else ()
-            yield answer if isinstance(answer, Failed) else fine | {name: answer[name] for name in changed}
+            yield answer if isinstance(answer, ErrorMessage) else fine | {name: answer[name] for name in changed}
 
     def marks(self, made: Mistakes) -> Any:
         """Compare what these mistakes give: 0 if it is right, 1 if it is the learner's answer, 2 if it is neither."""
@@ -198,7 +198,7 @@ class Case:
     def _reproduced_by(self, *made: tuple[str, int], without_failed: bool = False) -> bool:
         """Tell whether these mistakes together give all answers, except facts and sizes that explain themselves."""
         pairs = zip(self._predict(made), self.answers, strict=True)
-        compared = (pair for pair in pairs if not (without_failed and isinstance(pair[1], Failed)))
+        compared = (pair for pair in pairs if not (without_failed and isinstance(pair[1], ErrorMessage)))
         return not any((self.differ([answer], [actual]) & self.open).any() for answer, actual in compared)
 
     def _pair(self, marked: dict[Any, Any], rest: Any, *chosen: Any) -> list[Any]:
@@ -234,7 +234,7 @@ class Case:
         left, wrong, lines = self.wrong & ~covered, self.wrong.any(axis=1), list[str]()
         if left[:, 0].any():
             first = self.pairs[int(left[:, 0].argmax())][1]
-            if not isinstance(first, Failed):
+            if not isinstance(first, ErrorMessage):
                 return [f"The results are {', '.join(first)}; expected {', '.join(self.rights[0])}."]
             alike = [answer == first for answer in self.answers]
             at = "" if all(alike) else f" with {self._about(alike)}"
@@ -263,7 +263,7 @@ class Case:
         (question, answer), correct = self.pairs[self.first], self.rights[self.first]
         inputs = {name: each for name, each in question.inputs.items() if each is not None and name not in UNSHOWN}
         lines = [f"The smallest input that shows it ({question.about}):", *map(_assignment, inputs, inputs.values())]
-        if isinstance(answer, Failed):
+        if isinstance(answer, ErrorMessage):
             return "\n".join([*lines, f"  {answer}"])
         name = next(itertools.compress(self.names, self.wrong[self.first, 1:]), self.names[0])
         got, expected = np.asarray(answer.get(name)), correct[name]

@@ -11,7 +11,7 @@ from attendax.checks import fail, knows_keywords, one_of
 from attendax.kernels.call import as_asked, checked_call
 from attendax.kernels.operands import takes_arrays
 from attendax.masks import ArrayLike
-from attendax.options import Meaning
+from attendax.options import ResultOptions
 
 from .division import DIVISION, Division, attend_by_division
 from .in_shard_map import PositionsLike, attend_from_shards, checked_positions
@@ -22,7 +22,7 @@ Axes = str | tuple[str, ...]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Across(Meaning, total=False):
+class Across(ResultOptions, total=False):
     """The options of a call that goes from device to device."""
 
     positions: PositionsLike | None
@@ -71,7 +71,7 @@ def attention(
     positions: PositionsLike | None = None,
     strategy: str | None = None,
     return_lse: bool = False,
-    **options: Unpack[Meaning],
+    **options: Unpack[ResultOptions],
 ) -> Array | tuple[Array, Array]:
     """``attendax.attention`` inside ``shard_map``, over the keys of all devices of a mesh axis.
 
@@ -172,7 +172,7 @@ def attention_on_mesh(
     positions: PositionsLike | None = None,
     strategy: str | None = None,
     return_lse: bool = False,
-    **options: Unpack[Meaning],
+    **options: Unpack[ResultOptions],
 ) -> Array | tuple[Array, Array]:
     """``attendax.attention`` of whole arrays, with the tokens divided over a mesh axis, and all else by XLA.
 

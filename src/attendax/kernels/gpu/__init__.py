@@ -18,7 +18,7 @@ from attendax.checks import fail
 
 from ..blockwise import algorithm
 from ..native import divided
-from ..native.divided import HEADS, KEYS, PAIRS, TEXTS, WHOLE, Call, Shape
+from ..native.divided import HEADS, KEYS, PAIRS, TEXTS, WHOLE, CustomCall, Shape
 from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
 from . import compiled, launches, modifiers, seen
 
@@ -182,7 +182,7 @@ def _factors(scale: float | Array, dtype: jnp.dtype) -> tuple[Array | None, Arra
 
 
 def _run(
-    program_of: Callable[[launches.Sizes], launches.Program],
+    program_of: Callable[[launches.Sizes], launches.LaunchSequence],
     sizes: launches.Sizes,
     arrays: dict[str, Array],
     plan: Plan,
@@ -203,11 +203,12 @@ def _run(
     else:  # sums are of float32
         shapes = tuple(x._replace(dtype="float32") if x.kind == KEYS else x for x in results.values())
         settings = repr(program).encode()
-        found = divided.run(Call(run, tuple(kinds[name] for name in program.given), shapes, None, settings), given)
+        of_given = tuple(kinds[name] for name in program.given)
+        found = divided.run(CustomCall(run, of_given, shapes, None, settings), given)
     return dict(zip(program.results, found, strict=True))
 
 
-def _called(program: launches.Program, given: Sequence[Array]) -> Sequence[Array]:
+def _called(program: launches.LaunchSequence, given: Sequence[Array]) -> Sequence[Array]:
     """The results of a program, by one custom call."""
     types = [jax.ShapeDtypeStruct(*x) for x in (program.results | program.inner).values()]
     found = jax.ffi.ffi_call(compiled.TARGET, types)(*given, plan=compiled.plan_of(program))

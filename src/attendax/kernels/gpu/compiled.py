@@ -114,7 +114,7 @@ def _added(name: str) -> int:
     return entry["number"]
 
 
-def plan_of(program: launches.Program) -> np.ndarray[Any, Any]:
+def plan_of(program: launches.LaunchSequence) -> np.ndarray[Any, Any]:
     """A program as whole numbers, which ``csrc/launcher.cc`` reads in this order."""
     place = {name: number for number, name in enumerate((*program.given, *program.results, *program.inner))}
     words = [package().digest]

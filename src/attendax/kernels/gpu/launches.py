@@ -119,7 +119,7 @@ ROWS = ("delta", "shift", "share")
 SUMS = ("sums", "sums_of_rows")  # of a part of the keys
 
 
-class Program(NamedTuple):
+class LaunchSequence(NamedTuple):
     """Launches one after the other, over arrays that are given, results, and arrays that they alone need."""
 
     given: tuple[str, ...]
@@ -170,7 +170,7 @@ class Sizes(NamedTuple):
         table = TILES_OF_MODIFIED if self.modified else TILES
         return table[self.target, BYTES[self.dtype]][kernel][WIDTHS.index(self.W)]
 
-    def forward(self) -> Program:
+    def forward(self) -> LaunchSequence:
         """``out``, ``row_max``, ``row_sum``, ``lse``."""
         B, N, G, T, S, W = self[:6]
         tiles = self.tiles("forward")
@@ -192,9 +192,9 @@ class Sizes(NamedTuple):
             if part or count > 1:
                 numbers = T, slots, int(part + count == parts)
                 launches.append(Launch("join_parts", self.dtype, blocks, sums, numbers, constants, tiles))
-        return Program(self.given, results, inner, launches)
+        return LaunchSequence(self.given, results, inner, launches)
 
-    def gradients(self, of_keys: bool, of_bias: tuple[bool, ...] | None) -> Program:
+    def gradients(self, of_keys: bool, of_bias: tuple[bool, ...] | None) -> LaunchSequence:
         """``dquery``; ``dkey`` and ``dvalue``, and ``dbias``, if they are wanted.
 
         of_bias: which of the axes (B, N, T, S) the bias has; its gradient is summed over the others.
@@ -219,7 +219,7 @@ class Sizes(NamedTuple):
         if of_bias is not None:
             results["dbias"] = tuple(n if x else 1 for n, x in zip((B, N, T, S), of_bias, strict=True)), "float32"
             launches.append(self._gradient_of_bias(of_bias, results["dbias"][0], (*of_rows, "dbias")))
-        return Program((*self.given, *given), results, inner, launches)
+        return LaunchSequence((*self.given, *given), results, inner, launches)
 
     def _gradient_of_bias(self, axes: tuple[bool, ...], shape: tuple[int, ...], arrays: tuple[str, ...]) -> Launch:
         tiles = self.tiles("gradient_of_bias")

@@ -21,7 +21,7 @@ from attendax.checks import fail
 
 from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from . import divided, program
-from .divided import HEADS, KEYS, PAIRS, Call, Shape
+from .divided import HEADS, KEYS, PAIRS, CustomCall, Shape
 from .library import TARGETS as TARGETS
 from .library import Library as Library
 from .library import library as library
@@ -154,7 +154,7 @@ def _with_position(operands: Operands, plan: Plan) -> Operands:
 def _call_library(
     target: str,
     operands: Operands,
-    arguments: program.Program,
+    arguments: program.HandlerArguments,
     results: list[Shape],
     more: list[Array],  # after the arrays of the program
     ints: list[int],  # after its integers
@@ -172,7 +172,7 @@ def _call_library(
     start = 4 + (operands.bias is not None) + len(operands.dropout_keys or ())  # after the scale: see ``program_of``
     settings = b"".join([target.encode(), *(x.tobytes() for x in numbers.values())])
     kinds = PAIRS, KEYS, KEYS, *(PAIRS for _ in arrays[3:])
-    return divided.run(Call(run, kinds, tuple(results), start, settings), arrays)
+    return divided.run(CustomCall(run, kinds, tuple(results), start, settings), arrays)
 
 
 def _on_another_thread(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequence[Array]:

@@ -31,7 +31,7 @@ class Shape(NamedTuple):
     dtype: Any
 
 
-class Call(NamedTuple):
+class CustomCall(NamedTuple):
     """A custom call."""
 
     run: Callable[..., Sequence[Array]]  # (*arrays, types=(jax.ShapeDtypeStruct, ...)); the same on any part
@@ -55,7 +55,7 @@ class Axes(NamedTuple):
         return () if kind == WHOLE else (*self.lead, *own.get(kind, ()))
 
 
-def run(call: Call, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def run(call: CustomCall, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """The results of a call, on one device or on several."""
     settings = np.frombuffer(call.settings, np.uint8)
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in call.results]
@@ -71,12 +71,12 @@ def run(call: Call, arrays: Sequence[Array]) -> tuple[Array, ...]:
     return tuple(everywhere(settings, *arrays))
 
 
-def _sizes(call: Call, arrays: Sequence[Array]) -> Axes:
+def _sizes(call: CustomCall, arrays: Sequence[Array]) -> Axes:
     *lead, heads, queries, _ = call.results[0].shape
     return Axes(tuple(lead), heads, arrays[1].shape[-3], queries)
 
 
-def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
+def _rule(call: CustomCall, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
     """The axes that may be divided, as a text like einsum's: axes of the same name are divided equally."""
     grouped = 1 < sizes.groups < sizes.heads
     heads = "(g r)" if grouped else "h"
@@ -99,7 +99,7 @@ def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
 
 
 def _partition(
-    call: Call,
+    call: CustomCall,
     sizes: Axes,
     shapes: Sequence[tuple[int, ...]],
     _: Mesh,

@@ -44,7 +44,7 @@ class Op(NamedTuple):
         return [*window, *self.arrays]
 
 
-class Program(NamedTuple):
+class HandlerArguments(NamedTuple):
     """Arguments of the handlers beside query, key and value."""
 
     arrays: list[Array]
@@ -79,7 +79,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
     return next((reason for holds, reason in reasons if holds), "")
 
 
-def program_of(operands: Operands, plan: Plan) -> Program:
+def program_of(operands: Operands, plan: Plan) -> HandlerArguments:
     """The arrays and numbers of a call that the library takes."""
     dtype = operands.compute_dtype()
     rate = plan.rate
@@ -109,7 +109,7 @@ def program_of(operands: Operands, plan: Plan) -> Program:
                 array = lax.dynamic_slice_in_dim(array, positions.heads, operands.query.shape[-3], array.ndim - 3)
             arrays.append(array)
             arrays += [x.astype(jnp.int32) for x in part.arrays[1:]]
-    return Program(arrays, [int(x) for x in ints], floats, modifiers)
+    return HandlerArguments(arrays, [int(x) for x in ints], floats, modifiers)
 
 
 def modifier_shape(part: ScoreModifier, lead: tuple[int, ...], heads: int) -> tuple[int, ...]:
