@@ -65,7 +65,7 @@ class TestCheck:
         command, shown = re.search(shows, PAGE.read_text("utf-8"), re.DOTALL).groups()
         run = [sys.executable, "-m", "attendax", *command.split()]
         done = subprocess.run(run, env=os.environ | {"COLUMNS": "120"}, capture_output=True, text=True, check=True)
-        assert [line.rstrip() for line in done.stdout.strip().splitlines()] == shown.splitlines()
+        assert done.stdout.split() == shown.split()  # the page breaks long lines
 
     def test_a_model_that_is_causal_is_judged_where_that_is_asked(self):
         model("causal.onnx", is_causal=1)
