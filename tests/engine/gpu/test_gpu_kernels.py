@@ -1,6 +1,8 @@
 """The kernels of Triton, in its interpreter: values, gradients, and the laws, against the specification."""
 
 import importlib.util
+import math
+import mmap
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from attendax.kernels.gpu import compiled, launches
 
 DTYPES = launches.DTYPES
 STEPS = launches.STEPS
+FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE, of Linux
 WIDE = "causal", "a negative scale", "two groups of two heads", "all modifiers", "everything"
 POISONS_OF_STEPS = [("query", np.nan), ("key", -np.inf), ("value", np.inf), ("dout", np.nan)]
 HIDING = "causal", "lengths", "a window", "segments in pieces", "packed and causal", "no keys", "a negative scale"
@@ -124,6 +127,24 @@ def test_l6_in_the_second_of_three_parts(array, in_one_block):
         arrays[calls.ARRAYS.index(array)][0, 0, row + 38 * (array != "query"), 3] = number
     with calls.parts_in_one_block(in_one_block):
         calls.compare(calls.found(arrays, mask=mask), calls.right(arrays, mask=mask), "bfloat16")
+
+
+def test_sums_of_more_numbers_than_int32_counts():
+    """Of two parts, of which the second has all the weight. Memory that nobody touches is not there."""
+    T, W = 2**25, 64  # the second part begins 2^31 numbers behind the first
+    program = launches.Sizes(1, 1, 1, T, 33, W, "bfloat16", calls.TINY).forward()
+    join = next(x for x in program.launches if x.kernel == "join_parts")._replace(blocks=1)
+    shapes, before = program.results | program.inner, 2**33  # bytes, to which a sum of int32 would fall back
+    maps = {name: mmap.mmap(-1, before + math.prod(shapes[name][0]) * 4, FLAGS) for name in join.arrays}
+    arrays = {
+        name: np.frombuffer(maps[name], calls.DTYPES[dtype], math.prod(shape), before).reshape(shape)
+        for name, (shape, dtype) in shapes.items()
+        if name in maps
+    }
+    arrays["sums"][0, 0, 1, :4] = 7.0
+    arrays["sums_of_rows"][0, 0, :, :4] = [[0.0, -np.inf]], [[1.0, 0.0]]
+    interpreted.launch(calls.the_kernels(), join, [arrays[name].ctypes.data for name in join.arrays])
+    assert (arrays["out"][0, 0, :4] == 7).all()
 
 
 @pytest.mark.law("L7", "gpu")

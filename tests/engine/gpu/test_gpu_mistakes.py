@@ -90,9 +90,9 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
         MODIFIED, ("a bias that forbids", "key", np.nan)),
     "a sum with a bias leaves float32": ("total = tl.where(is_finite(s) & is_finite(b), near, total)",
         "total = total", tests.test_l7_a_bias_of_the_lowest_number, ()),
-    "the gradient of a bias is of the first head": ("n = (at % own_n + step // sum_s // sum_t % sum_n)",
+    "the gradient of a bias is of the first head": ("n = (at % own_n + step // sum_t % sum_n)",
         "n = (at % own_n + 0 * step)", NUMBERS, ("a bias for each text and key", B16)),
-    "the gradient of a bias is of the first keys": ("(tile_s + step % sum_s) * BLOCK_N", "tile_s * BLOCK_N",
+    "the gradient of a bias is of the first keys": ("(tile_s + part) * BLOCK_N", "tile_s * BLOCK_N",
         NUMBERS, ("a bias for each head and query", B16)),
     "the bits of the first query": ("words + i.to(tl.int64) * by_query + j // 32", "words + i * 0 + j // 32",
         NUMBERS, ("a dense mask", B16)),
@@ -112,7 +112,7 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
     "the sums of a part replace those before": (
         "= joined(acc, row_sum, row_max, other, other_sum, other_max)", "= other, other_sum, other_max",
         NUMBERS, ("plain", B16)),
-    "the last part is not joined": ("for _ in range(1, slots)", "for _ in range(2, slots)",
+    "the last part is not joined": ("for slot in range(1, slots)", "for slot in range(2, slots)",
         NUMBERS, ("plain", "float16")),
     "each part has the keys of the first": (
         "low = (from_part + number) * part", "low = 0 * part", NUMBERS, ("plain", "float16")),

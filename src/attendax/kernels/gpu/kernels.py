@@ -219,11 +219,10 @@ def join_parts(
     tile, head = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     own = head * slots * T
-    at, at_rows = sums + own * W, sums_of_rows + own * 2
-    acc, row_sum, row_max = load_sums(at, at_rows, rows, T, W)
-    for _ in range(1, slots):
-        at, at_rows = at + T * W, at_rows + T * 2
-        other, other_sum, other_max = load_sums(at, at_rows, rows, T, W)
+    acc, row_sum, row_max = load_sums(sums + own * W, sums_of_rows + own * 2, rows, T, W)
+    for slot in range(1, slots):
+        at = (head * slots + slot) * T
+        other, other_sum, other_max = load_sums(sums + at * W, sums_of_rows + at * 2, rows, T, W)
         acc, row_sum, row_max = joined(acc, row_sum, row_max, other, other_sum, other_max)
     if last != 0:
         store_results(acc, row_sum, row_max, out, row_max_of, row_sum_of, lse, head, rows, T, W)
