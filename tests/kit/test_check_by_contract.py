@@ -337,6 +337,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "tril_weights": "applied after the softmax", "right_side_short": "one key less to the right",
     "padding_alone": "hide padding", "repeats_tiled": "tiled", "keys_reshaped": "instead of transposed",
     "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
+    "weights_scaled": "1/√(N·D)", "texts_heads": "by a reshape without a transpose",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {

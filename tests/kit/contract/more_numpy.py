@@ -318,3 +318,24 @@ def bias_flag(q, k, v, bias=False, mask=None):
     """A bias that is on or off is none of the call."""
     s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + (1.0 if bias else 0.0)
     return softmax(s if mask is None else np.where(mask, s, -1e9)) @ v
+
+
+def of_tokens(x, W_query, W_key, W_value):
+    """A first lesson: queries, keys and values are made of x, (T, C)."""
+    query, key, value = x @ W_query, x @ W_key, x @ W_value
+    return softmax(query @ key.T / np.sqrt(key.shape[-1])) @ value
+
+
+def square_weights(x, Wq, Wk, Wv, Wo, num_heads, mask=None):
+    """The weights are square, and heads are parts of the width of x."""
+    D = x.shape[-1] // num_heads
+    q, k, v = (np.reshape(x @ w, (*x.shape[:2], num_heads, D)).swapaxes(1, 2) for w in (Wq, Wk, Wv))
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(D)
+    out = softmax(s if mask is None else np.where(mask, s, -1e9)) @ v
+    return out.swapaxes(1, 2).reshape(x.shape) @ Wo
+
+
+def square_weights_scaled(x, Wq, Wk, Wv, Wo, num_heads, mask=None):
+    """Scores are divided by the root of the width of x, which is that of all heads."""
+    D = x.shape[-1] // num_heads
+    return square_weights(x, Wq * D**0.5 / x.shape[-1] ** 0.5, Wk, Wv, Wo, num_heads, mask)

@@ -219,3 +219,20 @@ def repeats_tiled(xq, xk, xv, n_rep=1, mask=None):
     q, k, v = (x.transpose(1, 2) for x in (xq, xk.repeat(1, 1, n_rep, 1), xv.repeat(1, 1, n_rep, 1)))
     s = q @ k.mT / math.sqrt(q.shape[-1])
     return ((s if mask is None else s + mask).softmax(-1) @ v).transpose(1, 2)
+
+
+def of_two_texts(x, context, wq, wk, wv, heads, mask=None):
+    """Queries are made of x, keys and values of the context; a linear layer has its weights as (N·D, C)."""
+    arrays = ((x, wq), (context, wk), (context, wv))
+    q, k, v = ((a @ w.T).unflatten(-1, (heads, -1)).transpose(1, 2) for a, w in arrays)
+    s = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    s = s if mask is None else s.masked_fill(~mask[:, None, None], float("-inf"))
+    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def of_two_texts_heads(x, context, wq, wk, wv, heads, mask=None):
+    """Heads are split without a transpose."""
+    q, k, v = ((a @ w.T).view(a.shape[0], heads, a.shape[1], -1) for a, w in ((x, wq), (context, wk), (context, wv)))
+    s = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    s = s if mask is None else s.masked_fill(~mask[:, None, None], float("-inf"))
+    return (s.softmax(-1) @ v).reshape(*x.shape[:2], -1)

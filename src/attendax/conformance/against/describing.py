@@ -510,8 +510,9 @@ class Describing:
 
     def _has_each_axis(self, form: Form, ours: str) -> bool:
         """Tell whether a mask or a bias has four axes where B > T and N > S: a part [:T, :S] of it is refuted."""
-        B, N, _, _, D, V = self.sizes
-        sizes = B + 1, N, min(B, N - 1) or 1, N - 1 or 1, D, V
+        B, N, T, S, D, V = self.sizes
+        few = min(B, N - 1) or 1
+        sizes = B + 1, N, few, few if T == S else N - 1 or 1, D, V
         given = options.drawn(ours, form.options[ours].form.partition("/")[0], sizes)
         plain, probe = Probe(arrays(sizes), {}), Probe(arrays(sizes), {ours: given})
         return not self.answer(form, plain) or self._is_nearly(form, probe)

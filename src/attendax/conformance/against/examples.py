@@ -167,7 +167,8 @@ def _cases(form: Form, sizes: tuple[int, ...], *, alone: bool) -> Iterator[Probe
     odd = (D + 4, V + 4 * (D == V))  # no power of two
     shapes = [sizes, (1, N, S + 2, S + 2, D, V), (N + 2, N + 2, S, S, *odd), (1, N // 2, LONG, LONG, D, V)]
     few = (B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONGER, D, V)
-    shapes += few if T != S else [(1, 1, LONGER, LONGER, D, V)] * alone
+    longer = alone and "M" not in form.layout  # of square weights it has a head for every D tokens
+    shapes += few if T != S else [(1, 1, LONGER, LONGER, D, V)] * longer
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
         # a query may be without any key, though each row of a mask has one: its lse may be any number
         empty = bool(set(RULES) & set(asked)) and (shape[2] > shape[3] or "without" in form.how["causal"])

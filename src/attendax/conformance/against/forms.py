@@ -19,6 +19,7 @@ from ..conventions.table import IGNORED, TABLE
 from ..conventions.values import LAW as BY_LAW
 from .options import AXIS, BEGINS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES, VARLEN, WHOLE
 from .remote import Function
+from .weights import MOST_HEADS, ONE_HOT, WEIGHTS, one_hot, role_of
 
 SIDE = {  # of a window that is two numbers: whether one that is negative is no limit, and whether one that is None
     (True, False): "({x} if {x} >= 0 else float('inf'))", (False, True): "(float('inf') if {x} is None else {x})",
@@ -155,7 +156,7 @@ class Form:
 
 def order_of(names: Iterable[str]) -> str:
     """The order of query, key and value by the first letters of their names; empty where these do not tell."""
-    roles = [ROLES.get(name[:1].lower(), "") for name in names]
+    roles = [ROLES.get(role_of(name)[0] or name[:1].lower(), "") for name in names]
     return ", ".join(roles) if sorted(roles) == sorted(ROLES.values()) else ""
 
 
@@ -166,6 +167,9 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     told = bool(heads) or WHOLE in fn.meant.values()
     form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
     form = dataclasses.replace(form, by_position=fn.by_position)
+    if {*ONE_HOT} & {*fn.meant.values()}:
+        yield from _of_weights(form, sizes)
+        return
     square, begins = sizes[2::2] == sizes[3::2], {*BEGINS} & {*fn.meant}
     packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2 and sizes[4] == sizes[5])
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
@@ -180,7 +184,22 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
         if square or len(begins) != 1  # of queries and of keys
     ]
     moved = ((x, given) for x, (taken, given) in itertools.product(plain, MOVED) if x.layout == taken)
-    return itertools.chain(plain, (dataclasses.replace(x, returned=given) for x, given in moved))
+    yield from plain
+    yield from (dataclasses.replace(x, returned=given) for x, given in moved)
+
+
+def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:
+    """Each way in which a function may take x and the weights by which queries, keys and values are made of it."""
+    if sizes[2] != sizes[3] and ONE_HOT[1] not in form.meant.values():
+        return
+    every = ((layout, returned) for layout, (gives, _) in WEIGHTS.items() for returned in gives.split())
+    for layout, returned in every:
+        if "M" in layout and sizes[4] != sizes[5]:
+            continue
+        own = dict(zip(ONE_HOT, (one_hot(layout, returned, x) for x in "TS"), strict=True))
+        wide = f"{MOST_HEADS} * " if "M" in layout else "N * "  # of the weight of the result
+        meant = {k: own.get(x, x.replace("N * ", wide)) for k, x in form.meant.items()}
+        yield dataclasses.replace(form, layout=layout, returned=returned, order=order_of(form.by_name), meant=meant)
 
 
 def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from .forms import (
     window_rule,
 )  # fmt: skip
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
+from .weights import MOST_HEADS
 
 ALWAYS = {
     "pairs": "keys",
@@ -75,8 +76,8 @@ class Keywords:
         plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes
         # whether the lines have the arrays as (B, N, T, D), and the axes that are looped over
         self.canonical = not plain or self.empties or self.own_scores or self.repeats
-        self.loops = [x for x in "BN" if x not in b.layout and self.canonical]
-        self.words |= {b.heads: "N"} if b.heads else {}
+        self.loops = [x for x in "BN" if x not in b.outcome and self.canonical]
+        self.words |= {b.heads: MOST_HEADS if "M" in b.layout else "N"} if b.heads else {}
         self.taken: set[str] = set()  # keywords of ``b`` that an option of ``a`` is given by
 
     def _unlike(self) -> bool:

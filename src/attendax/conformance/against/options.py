@@ -3,7 +3,6 @@
 On this side a mask is (B or 1, N or 1, T, S) with True = attend, a scale a factor, and a window or an offset a number.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..adapters.implementation import PACKED
 from ..conventions.table import IGNORED, TABLE
+from .weights import ONE_HOT, WEIGHT, WEIGHTS, role_of, unchanging
 
 VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one more sequence, of one token
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
@@ -27,6 +27,7 @@ OUT_OF = {  # and back
     VARLEN: "{x}.reshape(B, T + 1, {x}.shape[1], -1)[:, :T].swapaxes(1, 2)",
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
+INTO |= {layout: line for layout, (_, line) in WEIGHTS.items()}
 MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
     ("TND", "T(ND)"), ("NTD", "T(ND)"),
@@ -81,8 +82,11 @@ COUNT = {"qkv": "3", "kv": "2"}  # of the arrays in one
 
 def axes_of(layout: str, pack: str = "") -> str:
     """The axes of a layout in words."""
-    joined = {"*": "N·D", "+": "tokens", "&": "B·N"}
-    axes = [joined.get(x, x) for x in layout.replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")]
+    joined = {"*": "N·D", "+": "tokens", "&": "B·N", "M": "N·D" if "N" in layout else "D"}
+    axes = [
+        joined.get(x, x)
+        for x in layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")
+    ]
     name, _, axis = pack.partition(" ")
     if axis == "-1":
         axes[-1] = f"{COUNT[name]}·{axes[-1]}"
@@ -310,7 +314,6 @@ OF_MODULE = {  # attributes of a module that attention functions read
 WHOLE = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
 WIDTHS = "d_k", "dk", "d_head", "head_dim", "dim_head", "head_size", "dim_k", "key_dim"
 GROUPS = "n_rep", "num_key_value_groups", "num_groups"
-WEIGHT = re.compile(r"w_?[qkvo]|b_?[qkvo]", re.I)  # of a projection, or its bias
 KEY_HEADS = "kv_n_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
 BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
     "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
@@ -343,12 +346,6 @@ OPEN_SEGMENTS = tuple(f"xp.zeros((B, {x}), dtype=xp.int32)" for x in "ST")  # on
 ZERO_BIASES = "xp.zeros((B, N, T, S))", "xp.zeros((B * N, 1, S))", "xp.zeros((B, N, 1, S))"  # a bias that adds nothing
 
 
-def _weight(name: str, *, merged: bool) -> str:
-    """Python for the weight of a projection that changes nothing."""
-    width = "N * " * merged + ("V" if name[-1].lower() in "vo" else "D")
-    return f"xp.{'eye' if name[0].lower() == 'w' else 'zeros'}({width}, dtype=query.dtype)"
-
-
 class Completed(NamedTuple):
     """Parameters of a function; those that are not arrays have a value."""
 
@@ -362,7 +359,8 @@ def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[s
     meant = {name: MEANT[name] for name in required if name in MEANT} | {x: "G" for x in names if x in KEY_HEADS}
     meant |= {x: "N // G" for x in names if x in GROUPS}
     meant |= {x: "D" for x in names if x in WIDTHS and defaults.get(x, ...) is not None}
-    meant |= {x: _weight(x, merged=any(y in HEADS for y in names)) for x in required if WEIGHT.fullmatch(x)}
+    merged = any(y in HEADS for y in names)
+    meant |= {x: unchanging(x, merged=merged) for x in required if WEIGHT.fullmatch(x)}
     for name in required[3:]:  # by a part of its name
         for ours in named(name)[:1]:
             meant.setdefault(name, MEANT.get(ours, "None"))
@@ -373,5 +371,11 @@ def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[s
     if len(arrays) == 2 and len(names) > 2 and names[2] in THIRD and defaults.get(names[2], ...) is None:
         arrays = list(names[:3])
         left = [*arrays, *(name for name in left if name in HEADS)]
+    weights = {role: x for x in required for role, kind in [role_of(x)] if kind == "w" and role != "o"}
+    if len(weights) == 3 and len(arrays) in (1, 2):  # it makes queries, keys and values of x, or of two arrays
+        meant = {k: x for k, x in meant.items() if k not in weights.values()} | dict(zip(arrays, ONE_HOT, strict=False))
+        arrays = [x for x in required if x in weights.values()]
+        left = [*arrays, *(name for name in left if name in HEADS)]
+        return Completed(left, meant, tuple(arrays))
     last = max((names.index(name) for name in arrays), default=0)
     return Completed(left, meant, tuple(arrays) if {*meant, *HEADS} & {*names[:last]} else ())

@@ -111,9 +111,10 @@ class Adapter(Keywords):
         else:
             arrays = [b.order if into == "{x}" else f"*({into.format(x='x')} for x in ({b.order}))"]
         call = f"fn({', '.join([*arrays, *words, *['**options'] * self.maybe])})"
+        cut = ["out = out[..., : N * D]"] * (b.layout in ("M(ND)", "(ND)M"))
         if not (b.container or self.lse):
-            return [f"out = {call}"]
-        return [f"found = {self._parts(call)}", "out = found[0] if isinstance(found, (tuple, list)) else found"]
+            return [f"out = {call}", *cut]
+        return [f"found = {self._parts(call)}", "out = found[0] if isinstance(found, (tuple, list)) else found", *cut]
 
     def _parts(self, found: str) -> str:
         """A result, or what it has in it."""

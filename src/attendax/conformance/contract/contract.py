@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHERWISE, UNSCALED
 from ..against.forms import LAW, Form, Option, order_of
-from ..against.options import BEGINS, LONGEST, MASKED, MASKING, WEIGHT, WHOLE, WIDE, axes_of
+from ..against.options import BEGINS, LONGEST, MASKED, MASKING, WHOLE, WIDE, axes_of
+from ..against.weights import WEIGHT, WEIGHTS, projected
 from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
 from ..conventions.values import Conventions
 from . import fitting
@@ -136,7 +137,8 @@ class Contract:
         yield ""
         yield f"How it is called ({took}{', the limit' * self.cut})"
         packs = [x for x in form.meant if x in BEGINS or x in LONGEST]
-        left_out = {*packs, *(x.name for x in form.options.values())}
+        of_x = projected(form.meant) if form.layout in WEIGHTS else []
+        left_out = {*packs, *of_x, *(x.name for x in form.options.values())}
         said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
         meant = {k: said.get(x, x) for k, x in form.meant.items() if k not in left_out}
@@ -160,7 +162,7 @@ class Contract:
         of_number = (window := form.options.get("window")) and window.form != WIDE["window"]
         if of_number and self.conventions.kind("window") != DEFECT:
             limit = {"window": f": {form.how['reach']}, {form.how['side']}"}
-        keywords = [_option(ours, x, form.layout) + limit.get(ours, "") for ours, x in form.options.items() if x.name]
+        keywords = [_option(ours, x, form.outcome) + limit.get(ours, "") for ours, x in form.options.items() if x.name]
         yield from _rows(
             "keywords",
             [
@@ -262,6 +264,9 @@ def arrays_of(form: Form) -> str:
     """The arrays that it takes, and their axes, in words."""
     pack = form.pack.partition(" ")[0]
     axes, grouped = axes_of(form.layout, form.pack), ", fewer key heads allowed" * form.grouped
+    if form.layout in WEIGHTS:
+        x, weights = " and ".join(projected(form.meant)), ", ".join(form.by_name)
+        return f"{x} of one-hot rows, so that the weights {weights} {axes} are {form.order}{grouped}"
     if pack == "kv":
         both = form.order.removeprefix("query, ")
         return f"query as {axes_of(form.layout)}; {both} in one array as {axes}{grouped}"
@@ -271,7 +276,7 @@ def arrays_of(form: Form) -> str:
 def _gives(form: Form) -> str:
     first = ", the first of several results; the others are not judged" * form.first
     lse = form.options.get("return_lse")
-    own = axes_of("".join(x for x in lse.form if x in f"(){form.layout}")) if lse else ""  # of the axes that it has
+    own = axes_of("".join(x for x in lse.form if x in f"(){form.outcome}")) if lse else ""  # of the axes that it has
     always = f", and always the log-sum-exp as {own}" if lse and not lse.name else ""
     return f"{axes_of(form.outcome)}{first}{always}"
 

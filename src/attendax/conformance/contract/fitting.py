@@ -8,11 +8,13 @@ from collections.abc import Collection, Mapping
 
 from ..against.forms import GIVEN, UNKNOWN, Form, Option, text_of
 from ..against.keywords import OF_ONE
-from ..against.options import BEGINS, MEANINGS, OR_ADDED, VARLEN, WEIGHT, WIDE, WITH_CAUSAL, WORD, first_kind
+from ..against.options import BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
+from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
 
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
-WIDEST_WEIGHT = 1024  # of a projection that changes nothing: its cost is the square
+WIDEST_WEIGHT = 2048  # of a projection that changes nothing: its cost is the square
+MOST_SCORES = 2**24  # of a call with more heads, so that square weights have a row for each token
 FLAGS = {"is_causal": False, "return_lse": False}
 ADDED = "added, -inf drops"
 BESIDE = "w keys beside its own"  # the reach of a window of one number, on the side of the protocol
@@ -37,7 +39,7 @@ def fit(
     form: Form, no_limit: str = "", names: Collection[str] = (), *, short: bool = False, alike: Collection[str] = ()
 ) -> str:
     """Python that defines ``adapted``; ``names`` are the function's parameters, the others are as of ``Contract``."""
-    loops, options = {x for x in "BN" if x not in form.layout}, dict(form.options)
+    loops, options = {x for x in "BN" if x not in form.outcome}, dict(form.options)
     options |= {GIVEN + x: Option(x) for x in PASSED if x in names and not loops}
     if "bias" not in options and (mask := options.get("mask")) and mask.form.endswith((ADDED, OR_ADDED)):
         options["bias"] = Option(mask.name, mask.form.partition("/")[0])  # it is a bias as well
@@ -59,15 +61,17 @@ def fit(
 def lacks(form: Form) -> dict[str, str]:
     """The traits that a function of that form does not offer, and why."""
     said = f"its layout is {form.layout}{f', packed {form.pack}' if form.pack else ''}"
+    said = "its arrays are weights" if form.layout in WEIGHTS else said
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
     if (segments := form.options.get("segments")) and segments.name == segments.form:
         found["segments apart"] = f"{segments.name} is of queries and of keys"
-    found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.layout), said)
+    found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.outcome), said)
     found |= dict.fromkeys(["empty arrays"] * (form.layout == VARLEN), "a packed sequence has tokens")
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D", "T != S"] * form.pack.startswith("qkv"), said)
-    return found | dict.fromkeys(["V != D"] * form.pack.startswith("kv"), said)
+    found |= dict.fromkeys(["V != D"] * (form.pack.startswith("kv") or "M" in form.layout), said)
+    return found | dict.fromkeys(["not finite"] * (form.layout in WEIGHTS), said)
 
 
 def _of_protocol(ours: str, option: Option) -> Option:
@@ -92,7 +96,7 @@ def _is_by_mask(ours: str, options: Mapping[str, Option], form: Form) -> bool:
     """Tell whether a mask tells an option."""
     if ours == "is_causal":
         return bool(form.word) or ours in options
-    return "mask" in options and options["mask"].form.startswith("BS/") and "B" in form.layout
+    return "mask" in options and options["mask"].form.startswith("BS/") and "B" in form.outcome
 
 
 def _when(condition: str, *lines: str) -> list[str]:
@@ -111,7 +115,14 @@ def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
     if form.pack.startswith("qkv"):
         why = "query, key and value are one array: as many queries as keys"
         lines += _rule_out("query.shape != key.shape or key.shape != value.shape", why)
-    if form.heads and any(map(WEIGHT.fullmatch, form.meant)):
+    if form.layout in WEIGHTS and len(projected(form.meant)) == 1:
+        lines += _rule_out("T != S", "queries, keys and values are made of one array: as many queries as keys")
+    if "M" in form.layout and "N" not in form.layout:
+        lines += _rule_out("B * T > D" if "B" in form.outcome else "T > D", "it takes square weights: at most D tokens")
+    elif "M" in form.layout:
+        wide = f"{MOST_HEADS} * max(D, V) > {WIDEST_WEIGHT} or {MOST_HEADS} * B * T * T > {MOST_SCORES}"
+        lines += _rule_out(wide, "it takes square weights, which would be too large")
+    elif form.heads and any(map(WEIGHT.fullmatch, form.meant)):
         lines += _rule_out(f"N * max(D, V) > {WIDEST_WEIGHT}", f"weights of projections wider than {WIDEST_WEIGHT}")
     if short:
         causal, why = ("", "") if form.how["always"] else ("is_causal and ", ", if it is causal")
@@ -137,6 +148,9 @@ def _masks(options: Mapping[str, Option], form: Form, made: Adapter) -> list[str
             own = option.form.partition("/")[0]
             rank = "BNTS" if made.loops and not option.form.startswith(OF_ONE) else own
             lines += _when(f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops)))
+            if "M" in form.layout and "N" in rank:
+                why = f"it takes square weights, here of more heads than its {name} has"
+                lines += _rule_out(f"{name} is not None and 1 < {name}.shape[1] < {MOST_HEADS}", why)
     if mask and bias and mask.name == bias.name:
         both = f"mask, bias = None, bias + {made.cast(f'({MEANINGS[ADDED][0]})'.format(x='mask'), 'query.dtype')}"
         if mask.form.endswith(OR_ADDED):

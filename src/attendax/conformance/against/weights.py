@@ -1,0 +1,60 @@
+"""Functions of x and the weights by which queries, keys and values are made of it: x W_q, x W_k, x W_v.
+
+They are asked with x of one-hot rows, one for each token: then the weights (C, N·D) are the queries, keys and values
+themselves, and C is the number of tokens. Square weights, of layouts with M, are padded with zeros.
+"""
+
+import re
+from collections.abc import Mapping
+
+MOST_HEADS = "max(N, -(-B * T // D))"  # of square weights, so that they have a row for each token
+HEADS_JOINED = "{x}.swapaxes(-3, -2).reshape(-1, {x}.shape[-3] * {x}.shape[-1])"
+WEIGHTS = {  # a layout of weights: the axes of the result, and a line of Python
+    "C(ND)": ("BT(ND) BTND BNTD T(ND)", HEADS_JOINED),
+    "CND": ("BTND BNTD BT(ND)", f"{HEADS_JOINED}.reshape(-1, *{{x}}.shape[-3::2])"),
+    "CD": ("BTD TD", "{x}.reshape(-1, {x}.shape[-1])"),
+    "M(ND)": (
+        "BT(ND) BTND BNTD",
+        f"(lambda w, eye: eye[: B * T].T @ w @ eye[: w.shape[1]])({HEADS_JOINED}, "
+        f"xp.eye({MOST_HEADS} * D, dtype={{x}}.dtype))",
+    ),
+    "MD": ("TD", "xp.eye(D, dtype={x}.dtype)[:T].T @ {x}"),
+    "M(B)D": ("BTD", "xp.eye(D, dtype={x}.dtype)[: B * T].T @ {x}.reshape(-1, D)"),
+}
+WEIGHTS |= {x[1:] + x[0]: (gives, f"({line}).T") for x, (gives, line) in WEIGHTS.items() if x != "CND"}
+ROLE = "q|k|v|o|query|key|value|out|output"
+WEIGHT = re.compile(  # of a projection, or its bias
+    rf"(?P<kind>w|b|weight)_?(?P<role>{ROLE})|(?P<of>{ROLE})_?(?P<is>w|b|weight|bias|proj|kernel)", re.I
+)
+
+
+def role_of(name: str) -> tuple[str, str]:
+    """The projection of a weight or its bias, q, k, v or o, and whether it is "w" or "b"; empty if it is neither."""
+    found = WEIGHT.fullmatch(name)
+    if not found:
+        return "", ""
+    role, kind = (found[x] or found[y] for x, y in (("role", "of"), ("kind", "is")))
+    return role[0].lower(), "b" if kind[0].lower() == "b" else "w"
+
+
+def unchanging(name: str, *, merged: bool) -> str:
+    """Python for the weight of a projection that changes nothing."""
+    role, kind = role_of(name)
+    width = "N * " * merged + ("V" if role in "vo" else "D")
+    return f"xp.{'eye' if kind == 'w' else 'zeros'}({width}, dtype=query.dtype)"
+
+
+ONE_HOT = tuple(f"xp.eye({size}, dtype=query.dtype)" for size in "TS")  # for queries and for keys, of one text
+
+
+def one_hot(layout: str, returned: str, size: str) -> str:
+    """Python for x: a row of the identity for each of T or S tokens."""
+    rows = f"B * {size}" if "B" in returned else size
+    width = rows if "M" not in layout else f"{MOST_HEADS} * D" if "N" in layout else "D"
+    eye = f"xp.eye({width}, dtype=query.dtype)" + f"[: {rows}]" * (width != rows)
+    return eye + f".reshape(B, {size}, -1)" * ("B" in returned)
+
+
+def projected(meant: Mapping[str, str]) -> list[str]:
+    """The parameters that are x, of the required ones."""
+    return [name for name, value in meant.items() if value.startswith("xp.eye") and not WEIGHT.fullmatch(name)]
