@@ -265,7 +265,7 @@ def until_first(argv: list[str]) -> None:
 
     With ``--all`` small cases of the list are also run after it: which of them find it, and seconds of each.
     """
-    from attendax.conformance.cases.how import DEAR, PLAINEST
+    from attendax.conformance.cases.how import DEAR_PAIRS, PLAINEST
     from attendax.conformance.command.arguments import how_of, implementation
     from attendax.conformance.command.options import add_arguments
     from attendax.conformance.report.outcome import KnownFailures
@@ -280,7 +280,7 @@ def until_first(argv: list[str]) -> None:
         """A run that asks nothing after a fault, or small cases alone."""
 
         def _judge(self, case, how, phase="cases"):
-            if told and (not every or told["case"] in PLAINEST or "ladder: " in case.name or case.pairs >= DEAR):
+            if told and (not every or told["case"] in PLAINEST or "ladder: " in case.name or case.pairs >= DEAR_PAIRS):
                 raise Enough
             before = self.budget.cores()
             found = super()._judge(case, how, phase)

@@ -10,7 +10,7 @@ from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How
 from attendax.conformance.diagnoses import diagnosed, first_look
 from attendax.conformance.report.outcome import KnownFailures
-from attendax.conformance.run.budget import FIRST, LEAST, TIMES, Budget, Patience
+from attendax.conformance.run.budget import CALL_FACTOR, FIRST_HANG_SECONDS, HANG_SECONDS, Budget, Patience
 from attendax.conformance.run.run import Run, Telling, judge
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
@@ -108,15 +108,15 @@ class TestHang:
         for case in (small, named("gradient: plain"), large):
             assert patience.of(small, 0.01, 0.2, 20.0) == float("inf")
             patience.answered(case)
-        assert patience.of(small, 0.01, 0.2, 20.0) == FIRST
+        assert patience.of(small, 0.01, 0.2, 20.0) == FIRST_HANG_SECONDS
         assert patience.of(large, 0.01, 0.2, 20.0) == float("inf")  # one of its size
 
     def test_it_is_shorter_after_a_fault_and_longer_where_calls_or_the_start_take_long(self):
         patience, case = Patience(), named("plain")
         patience.answered(case)
         patience.answered(case)
-        assert patience.of(case, 0.4, 0.2, 20.0) == TIMES * 0.4
-        assert patience.of(case, 0.01, 4.0, 20.0) > 2 * FIRST
+        assert patience.of(case, 0.4, 0.2, 20.0) == CALL_FACTOR * 0.4
+        assert patience.of(case, 0.01, 4.0, 20.0) > 2 * FIRST_HANG_SECONDS
         assert patience.of(case, 2.0, 0.2, 20.0) == float("inf")  # more than a case may take: not judged
         patience.late = 9
-        assert patience.of(case, 0.01, 0.2, 20.0) == LEAST
+        assert patience.of(case, 0.01, 0.2, 20.0) == HANG_SECONDS

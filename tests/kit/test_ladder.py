@@ -14,7 +14,7 @@ from attendax import spec
 from attendax.conformance import CASES, Implementation, Verdict
 from attendax.conformance.cases import LEVELS, ladder, named, pool
 from attendax.conformance.cases.how import How
-from attendax.conformance.cases.ladder import LEAST, MOST_PAIRS
+from attendax.conformance.cases.ladder import CASE_SECONDS, MOST_PAIRS
 from attendax.conformance.cases.pool import AND, AXES, USES
 from attendax.conformance.cases.square import Restrictions
 from attendax.conformance.checking import judge
@@ -174,7 +174,7 @@ class TestDraw:
     @pytest.mark.parametrize("budget", [2, 10, 60])
     def test_a_budget_is_kept_and_what_has_no_room_is_told(self, budget):
         found = drawn(0, budget=budget)
-        assert LEAST["numpy"] * len(found.cases) <= budget
+        assert CASE_SECONDS["numpy"] * len(found.cases) <= budget
         assert bool(found.left_out) == (budget < 60)
         assert drawn(0, budget=0).cases == ()
 

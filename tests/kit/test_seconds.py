@@ -21,7 +21,7 @@ from attendax.conformance.command.output import Status
 from attendax.conformance.frameworks.text import text_of
 from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
 from attendax.conformance.report.outcome import KnownFailures, Outcome, coverage
-from attendax.conformance.run.budget import NEARLY, PARTS, PHASES, Budget
+from attendax.conformance.run.budget import NEARLY, PHASES, SEARCH_PARTS, Budget
 from attendax.conformance.run.run import Run, Telling
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
@@ -112,7 +112,7 @@ class TestTheBudget:
         whole, left = budget.left_of("causes", wrong=True), budget.parts_of("causes")
         simulated.take(cores=2)
         assert left() == left("names") == pytest.approx(whole - 2)
-        assert left("search") == pytest.approx(PARTS["search"] * whole - 2)
+        assert left("search") == pytest.approx(SEARCH_PARTS["search"] * whole - 2)
         assert Budget(How(thorough=True)).parts_of("causes")("search") == float("inf")
 
     def test_a_case_may_take_a_third(self, simulated):
@@ -125,7 +125,7 @@ class TestTheBudget:
         assert budget.of_case()() == budget.left()
 
     def test_each_phase_ends_after_the_one_before_it(self):
-        for ends in ([x for x, _ in PHASES.values()], [x for _, x in PHASES.values()], [*PARTS.values()]):
+        for ends in ([x for x, _ in PHASES.values()], [x for _, x in PHASES.values()], [*SEARCH_PARTS.values()]):
             assert ends == sorted(ends)
             assert ends[-1] == 1
 
@@ -228,8 +228,8 @@ def test_the_plainest_come_first_and_each_comes_once():
     cheap, dear = how.by_finds(CASES)
     assert sorted(case.name for case in cheap + dear) == sorted(case.name for case in CASES)
     assert [case.name for case in cheap[:2]] == ["plain", "gradient: plain"]
-    assert {case.name for case in cheap if case.pairs >= how.DEAR} == set(how.BEYOND)
-    assert min(case.pairs for case in dear) >= how.DEAR
+    assert {case.name for case in cheap if case.pairs >= how.DEAR_PAIRS} == set(how.UNCOVERED)
+    assert min(case.pairs for case in dear) >= how.DEAR_PAIRS
 
 
 @pytest.mark.parametrize("arrays", ["numpy", "jax", "torch"])

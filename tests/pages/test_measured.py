@@ -120,7 +120,7 @@ def test_the_table_of_devices_follows_too():
 
 
 def test_cases_are_asked_in_the_order_of_what_they_find():
-    assert [*how.PLAINEST, *of_kit.order_of(RESULTS.kit["cases"]["rows"]), *how.BEYOND] == list(how.FIRST)
+    assert [*how.PLAINEST, *of_kit.order_of(RESULTS.kit["cases"]["rows"]), *how.UNCOVERED] == list(how.FIRST_CASES)
 
 
 @pytest.mark.slow

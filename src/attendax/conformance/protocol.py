@@ -17,19 +17,20 @@ import numpy as np
 from .cases.case import ARRAYS, Inputs, Leaves, allowed_pairs
 
 SCHEMA = 1
-MAPPED = 2**16  # bytes: from there on, an array of a request is mapped, not read
-SPARE = 2**20  # bytes that an answer may have, whatever it was asked
-TIMES = 64  # as many bytes as those of the request
-WHOLE = ("out.npy", "lse.npy", "rule.npy")  # the last is whether the function has a rule of its own for its gradient
+MAPPED_BYTES = 2**16  # bytes: from there on, an array of a request is mapped, not read
+SPARE_BYTES = 2**20  # bytes that an answer may have, whatever it was asked
+BYTES_FACTOR = 64  # as many bytes as those of the request
+# The last says whether the function has a rule of its own for its gradient.
+RESULT_FILES = ("out.npy", "lse.npy", "rule.npy")
 PREFIXES = ("grad", "again", "tangent", "second", "after", "held", "wrote")  # of leaves of two words
-KINDS = ("refusal", "not offered", "failed", "no numbers", "died")  # of ``error.json``
+ERROR_KINDS = ("refusal", "not offered", "failed", "no numbers", "died")  # of ``error.json``
 ERROR = '{"kind": "not offered", "said": ["why"]}'
 PREFIXED = ("known", "cotangent")  # the names of these arrays begin so
 
 
-BEYOND = {"bias": "bias", "sinks": "sinks", "softcap": "softcap", "dropout_rate": "dropout", "return_lse": "lse"}
+ASKS_FOR = {"bias": "bias", "sinks": "sinks", "softcap": "softcap", "dropout_rate": "dropout", "return_lse": "lse"}
 # Keywords that are all in "allowed".
-HIDING = ("mask", "is_causal", "window", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
+HIDING_OPTIONS = ("mask", "is_causal", "window", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
 Told = dict[str, Any]
 
 
@@ -55,7 +56,7 @@ def size_of(x: Any) -> int:
 
 def room_for(told: Any) -> int:
     """Bytes that an answer may have."""
-    return SPARE + TIMES * size_of(told)
+    return SPARE_BYTES + BYTES_FACTOR * size_of(told)
 
 
 def write_case(folder: str, told: Mapping[str, Any]) -> None:
@@ -117,7 +118,7 @@ def case_of(direction: str, arrays: Leaves, options: Mapping[str, Any], cotangen
         "sizes": {axis: sizes[axis] for axis in "BNGTSDV"},
         "scale": query.shape[-1] ** -0.5 if options.get("scale") is None else float(options["scale"]),
         "allowed": None if allowed.all() else np.array(full),  # none where each query may look at every key
-        "asks_for": [word for option, word in BEYOND.items() if option in given],
+        "asks_for": [word for option, word in ASKS_FOR.items() if option in given],
         "options": {k: _whole(x) for k, x in options.items()},
         "arrays": {k: _whole(x) for k, x in arrays.items()},
         "cotangent": {k: _whole(x) for k, x in cotangent.items()},
@@ -138,7 +139,7 @@ def write_results(folder: str, leaves: Leaves) -> None:
 
 
 def write_error(folder: str, kind: str, *said: Any) -> None:
-    """The answer that there is none: one of ``KINDS``, and what was said."""
+    """The answer that there is none: one of ``ERROR_KINDS``, and what was said."""
     with open(os.path.join(folder, "error.json"), "w", encoding="utf-8") as file:
         json.dump({"kind": kind, "said": said}, file)
 
@@ -152,17 +153,17 @@ def read_results(folder: str, most: int) -> Leaves | tuple[str, list[Any]]:
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         head, _, tail = name.removesuffix(".npy").partition("_")
-        if name in WHOLE or (head in PREFIXES and name.endswith(".npy")):
+        if name in RESULT_FILES or (head in PREFIXES and name.endswith(".npy")):
             found[f"{head} {tail}".strip()] = read_array(path, most)
         elif name == "error.json":
-            with _regular(path, SPARE) as file:
+            with _regular(path, SPARE_BYTES) as file:
                 try:
                     told = json.load(file)
                     kind, said = told["kind"], told["said"]
                 except (ValueError, TypeError, KeyError, RecursionError) as error:
                     raise ValueError(f"error.json cannot be read: expected {ERROR}") from error
             said = [said] if isinstance(said, str) else said
-            if kind not in KINDS or not isinstance(said, list):
+            if kind not in ERROR_KINDS or not isinstance(said, list):
                 raise ValueError(f"error.json says nothing that is known: expected {ERROR}")
             return kind, said
     return found
@@ -245,7 +246,7 @@ def _put(folder: str, name: str, x: np.ndarray) -> dict[str, Any]:
 def _get(folder: str, told: Mapping[str, Any]) -> np.ndarray:
     """An array of a request, which may be written to: the file keeps its numbers."""
     path = os.path.join(folder, told["file"])
-    mapped = os.path.getsize(path) >= MAPPED
+    mapped = os.path.getsize(path) >= MAPPED_BYTES
     x = np.asarray(np.load(path, mmap_mode="c" if mapped else None, allow_pickle=False))
     if str(x.dtype) != told["dtype"]:
         import ml_dtypes  # registers bfloat16

@@ -10,9 +10,10 @@ from .case import LAW, LEVELS, NUMBERS, PROFILES, SIZES, Case
 from .kinds import DTYPES as DTYPES
 
 PRECISIONS = ("highest", "tf32", "bf16")
-CORES, COMPILING, MORE = 30.0, 60.0, 2.0  # CPU seconds of a run, of JAX, and times so many in a profile of more cases
-DEEP = 60.0  # seconds of the ladder of a thorough run
-OF_LADDER = 0.4  # of the seconds of any other
+# CPU seconds of a run, of JAX, and times so many in a profile of more cases.
+RUN_SECONDS, JAX_RUN_SECONDS, MORE_CASES_FACTOR = 30.0, 60.0, 2.0
+LADDER_SECONDS = 60.0  # seconds of the ladder of a thorough run
+LADDER_SHARE = 0.4  # of the seconds of any other
 TIMEOUT = 60.0  # seconds of a case
 SEEDS = 10**9
 
@@ -82,14 +83,14 @@ class How(NamedTuple):
 
     def seconds(self, arrays: str) -> float:
         """CPU seconds of a run."""
-        cores = COMPILING if arrays == "jax" else CORES
-        return self.budget or (cores if self.profile == NUMBERS else MORE * cores)
+        cores = JAX_RUN_SECONDS if arrays == "jax" else RUN_SECONDS
+        return self.budget or (cores if self.profile == NUMBERS else MORE_CASES_FACTOR * cores)
 
     def seconds_of_ladder(self, arrays: str) -> float:
         """Seconds of the judge that the sizes of a run are drawn for; equal for each run of a seed."""
         if self.thorough or self.budget == 0:
-            return DEEP if self.budget is None else self.budget
-        return OF_LADDER * self.seconds(arrays)
+            return LADDER_SECONDS if self.budget is None else self.budget
+        return LADDER_SHARE * self.seconds(arrays)
 
     @property
     def strict(self) -> bool:
@@ -97,10 +98,11 @@ class How(NamedTuple):
         return self.profile == LAW
 
 
-DEAR = 2**18  # pairs of queries and keys, from which on the sizes of the ladder find more for the same seconds
+DEAR_PAIRS = 2**18  # pairs of queries and keys, from which on the sizes of the ladder find more for the same seconds
 PLAINEST = ("plain", "gradient: plain")
-BEYOND = ("causal, from 2,048 on",)  # of a fault that no function of the corpora has
-FIRST = (  # then what finds the most of the corpora for its seconds, beside those before it: benchmarks/kit.py --all
+UNCOVERED = ("causal, from 2,048 on",)  # of a fault that no function of the corpora has
+# Then what finds the most of the corpora for its seconds, beside those before it: benchmarks/kit.py --all.
+FIRST_CASES = (
     *PLAINEST, "dropout: random key", "gradient: lse, grouped heads", "lse, masked", "causal with grouped heads",
     "dropout: gradient, bias", "cache: softcap, one query", "dropout: window", "a result is held",
     "gradient: value known, 40", "softcap of 60, all scores at -60", "dropout: key lengths", "dropout: wide heads",
@@ -109,7 +111,7 @@ FIRST = (  # then what finds the most of the corpora for its seconds, beside tho
     "gradient: a cotangent that is a view", "in blocks: plain, 300", "one array for query, key and value",
     "gradient: bfloat16, a bias of many queries", "in blocks: mask of a prefix, 300", "logits to 100",
     "softcap of 30, logits to 60", "gradient: in blocks: window of a neighbour, 300", "dropout: many keys",
-    *BEYOND,
+    *UNCOVERED,
 )  # fmt: skip
 
 
@@ -120,9 +122,9 @@ def by_finds(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     """
 
     def rank(case: Case) -> tuple[int, int, int]:
-        first = FIRST.index(case.name) if case.name in FIRST else len(FIRST)
+        first = FIRST_CASES.index(case.name) if case.name in FIRST_CASES else len(FIRST_CASES)
         return first, LEVELS.index(case.level), int(math.log2(max(case.pairs, 1))) // 4
 
     ordered = sorted(cases, key=rank)
-    dear = [case for case in ordered if case.pairs >= DEAR and case.name not in FIRST]
+    dear = [case for case in ordered if case.pairs >= DEAR_PAIRS and case.name not in FIRST_CASES]
     return [case for case in ordered if case not in dear], dear

@@ -17,17 +17,19 @@ from .case import FORWARD, GRADIENT, PAIRS, Case
 from .how import How
 
 TRIED, TRIED_LENGTHS = "small", (128, 255)
-BLOCKS = (64, 128, 256, 512)
+BLOCK_SIZES = (64, 128, 256, 512)
 REFUSABLE = ("direction", "dtype", "asked", "groups", "queries", "keys", "edge", "D", "V")
 MOST_PAIRS, MOST_NUMBERS = 17_000_000, 12_000_000  # of queries and keys: 4,097 squared; in the arrays and the result
 MOST_IN_FLOAT16 = 100_000_000  # products: NumPy takes a second for so many
-LEAST = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
-SHARE = 1 / 10  # of the budget the most for one case
-TRIES, FEW_TRIES, AT_MOST = 32, 12, 128  # rows to choose from for a part, and to find them among: more cost too much
+CASE_SECONDS = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
+CASE_SHARE = 1 / 10  # of the budget the most for one case
+# Rows to choose from for a part, and to find them among: more cost too much.
+PART_ROWS, FEW_PART_ROWS, MOST_ROWS = 32, 12, 128
 NOT_IN_JAX = ("held", "key lengths of 64 bits", "mask expanded")  # nothing is written to, has 64 bits, or strides
 MOST_TOGETHER = 5
-HEADS, WIDTH, TILE = 4, 32, 64  # at least, and more than, in the shape of a model
-DRAWS = {0: 60, 2: 2500, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
+MODEL_HEADS, MODEL_WIDTH, MODEL_TILE = 4, 32, 64  # at least, and more than, in the shape of a model
+# 0 is the length of other pairs: many of them cannot be.
+DRAWS_BY_LENGTH = {0: 60, 2: 2500, 3: 2500, 4: 9000, 5: 9000}
 Part = frozenset[tuple[str, Any]]
 Takes = Callable[[Case], bool]
 OF_A_MODEL: pool.Row = {"numbers": "normal", "dtype": None, "shape": pool.MODEL}
@@ -94,7 +96,7 @@ class Drawing:
         fixed, chance = dict([way]) | part, self.rng.random
         free = [(axis, values) for axis, values in axes.items() if axis not in fixed]
         both = [(axis, values, [x for x in values if frozenset((way, (axis, x))) in missing]) for axis, values in free]
-        for _ in range(DRAWS[len(part) if "direction" in part else 0]):
+        for _ in range(DRAWS_BY_LENGTH[len(part) if "direction" in part else 0]):
             drawn = ((axis, some if some and chance() < 0.7 else values) for axis, values, some in both)
             row = fixed | {axis: self.choice(values) for axis, values in drawn}
             if options:
@@ -112,10 +114,10 @@ class Drawing:
             queries = pool.FEW if cache else (pool.SQUARE, pool.OTHER)
             axes = axes | {
                 "B": axes["B"][:4],
-                "N": tuple(x for x in axes["N"] if x >= HEADS),
-                **{axis: tuple(x for x in axes[axis] if x == "D" or x >= WIDTH) for axis in "DV"},
+                "N": tuple(x for x in axes["N"] if x >= MODEL_HEADS),
+                **{axis: tuple(x for x in axes[axis] if x == "D" or x >= MODEL_WIDTH) for axis in "DV"},
                 "queries": tuple(x for x in axes["queries"] if x in queries or x not in pool.AXES["queries"]),
-                "keys": tuple(x for x in axes["keys"] if x == "below 1,024" or (isinstance(x, int) and x > TILE)),
+                "keys": tuple(x for x in axes["keys"] if x == "below 1,024" or (isinstance(x, int) and x > MODEL_TILE)),
             }
         if far:  # for few queries alone, and few of the rest
             axes = axes | {"queries": tuple(x for x in axes["queries"] if x in pool.FEW)}
@@ -156,7 +158,7 @@ class Drawing:
         each = (22 + 0.1 * width) * (2 if row["direction"] == GRADIENT else 1) * (3 if held else 1)
         repeated = B * N * S * width if row["groups"] > 1 else 0  # by who repeats key heads
         seconds = self.least + (pairs * each + numbers * 40 + repeated * 4) * 1e-9  # the judge and plain NumPy
-        large = N >= HEADS and min(D, sizes["V"]) >= WIDTH and min(S, S if cache else T) > TILE
+        large = N >= MODEL_HEADS and min(D, sizes["V"]) >= MODEL_WIDTH and min(S, S if cache else T) > MODEL_TILE
         more = {"edge": None if isinstance(keys, int) else edge, "shape": pool.MODEL if large else None}
         return Rung({axis: x for axis, x in row.items() if axis in pool.AXES} | more, sizes, seconds)
 
@@ -167,7 +169,7 @@ class Drawing:
         least, most = (pool.LENGTHS | pool.QUERIES).get(scale, TRIED_LENGTHS)
         if edge == pool.ODD:
             return 64 * self.rng.randint(least // 64, most // 64 - 1) + self.rng.randrange(3, 62, 2)
-        block = self.choice([block for block in BLOCKS if block <= most])
+        block = self.choice([block for block in BLOCK_SIZES if block <= most])
         return block * self.rng.randint(-(-least // block), most // block) + int(edge or 0)
 
 
@@ -189,8 +191,8 @@ def ladder(
             given.setdefault(other, given[one])
     if math.prod(given.get(axis, 1) for axis in "BNTS") > MOST_PAIRS:
         return Ladder((), (f"every case: B * N * T * S is more than {MOST_PAIRS:,}",))
-    drawing = Drawing(how.seed, _axes(given, how.dtype, level, arrays), LEAST[arrays])
-    tries = TRIES if how.thorough else FEW_TRIES
+    drawing = Drawing(how.seed, _axes(given, how.dtype, level, arrays), CASE_SECONDS[arrays])
+    tries = PART_ROWS if how.thorough else FEW_PART_ROWS
     found = _refused(drawing, offers, takes)  # which takes no time
     _add_own(drawing)
     parts = _parts(drawing)
@@ -200,9 +202,9 @@ def ladder(
         if how.left() <= 0:
             break
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
-            most = min(left, max(2 * drawing.least, SHARE * budget))
+            most = min(left, max(2 * drawing.least, CASE_SHARE * budget))
             rungs = (x for x in drawing.completed(part, missing) if takes(x.case))
-            rungs = (x for x in itertools.islice(rungs, AT_MOST) if x.seconds <= most)
+            rungs = (x for x in itertools.islice(rungs, MOST_ROWS) if x.seconds <= most)
             shows = ((rung, rung.shows(missing, longer)) for rung in itertools.islice(rungs, tries))
             best, shown = max(shows, key=lambda x: len(x[1]) / x[0].seconds, default=(None, set()))
             if best:
@@ -286,7 +288,7 @@ def _refused(drawing: Drawing, offers: Takes | None, takes: Takes) -> list[Rung]
     def at_lengths(row: pool.Row) -> Rung | None:
         """A row at lengths that it takes, where a draw has them."""
         first = None
-        for rung in filter(None, (drawing.rung(row) for _ in range(TRIES))):
+        for rung in filter(None, (drawing.rung(row) for _ in range(PART_ROWS))):
             if takes(rung.case):
                 return rung
             first = first or rung

@@ -17,18 +17,19 @@ from ..worker.errors import OF_SIZES, Died, Failed, NoNumbers, says_why
 from .judging import can_be_asked, names, offers
 from .trial import Trial
 
-WIDEST = tuple(
+WIDEST_CASES = tuple(
     case_of(FORWARD, "plain", "normal", {"B": 1, "N": N, "G": G, "T": 32, "S": 32, "D": D, "V": V})
     for N, G, D, V in ((1, 1, 576, 576), (1, 1, 16, 576), (64, 1, 16, 16), (128, 128, 16, 16))
 )
-SLOW, MOST = 1.0, 10.0  # seconds: of a plainest call that is slow, and of a case that is asked all the same
-MASK, BIAS = "mask = np.ones({}, bool)", "bias = np.zeros({}, dtype)"
-WAYS = {  # a trait: a call that needs it, and one that does not
+# A plainest call that takes so long is slow; a case that takes so long is asked all the same.
+SLOW_SECONDS, CASE_SECONDS = 1.0, 10.0
+OPEN_MASK, ZERO_BIAS = "mask = np.ones({}, bool)", "bias = np.zeros({}, dtype)"
+TRAIT_CALLS = {  # a trait: a call that needs it, and one that does not
     SYMMETRIC: (("", "window=(2, 1)"), ("", "window=(2, 2)")),
-    LIFTED[0]: ((MASK.format("(T, S)"), "mask=mask"), (MASK.format("(1, 1, T, S)"), "mask=mask")),
-    LIFTED[1]: ((BIAS.format("(T, S)"), "bias=bias"), (BIAS.format("(1, 1, T, S)"), "bias=bias")),
+    LIFTED[0]: ((OPEN_MASK.format("(T, S)"), "mask=mask"), (OPEN_MASK.format("(1, 1, T, S)"), "mask=mask")),
+    LIFTED[1]: ((ZERO_BIAS.format("(T, S)"), "bias=bias"), (ZERO_BIAS.format("(1, 1, T, S)"), "bias=bias")),
 }
-Found = tuple[Restrictions, dict[str, str]]
+Limits = tuple[Restrictions, dict[str, str]]
 
 
 def chosen(only: Iterable[str] | None, level: str, how: How, drawn: Iterable[Case] | None = None) -> list[Case]:
@@ -70,7 +71,7 @@ def asked_of_ladder(
     def calls(case: Case) -> bool:
         return names(made, case, how) if how.left() <= 0 else offers(made, case, how)
 
-    refuses = refuses or made.form != Restrictions() or not all(map(calls, WIDEST))
+    refuses = refuses or made.form != Restrictions() or not all(map(calls, WIDEST_CASES))
     asks = calls if refuses else functools.partial(names, made, how=how)
     found = ladder(how, level, asks, lambda case: not made.form.lacking(case), made.arrays)
     cases = as_taken(made, chosen(only, level, how, found.cases))
@@ -93,7 +94,7 @@ def as_found(implementation: Implementation, cases: Sequence[Case], how: How) ->
     try:
         form, lacks = _form(implementation, how)
         lacks |= _unnamed(implementation, form, how)
-        for trait, (way, other) in WAYS.items():
+        for trait, (way, other) in TRAIT_CALLS.items():
             option = way[1].partition("=")[0]
             if implementation.lack([trait, option]) or not any(f"{option}=" in case.call for case in cases):
                 continue
@@ -130,13 +131,13 @@ def _unnamed(implementation: Implementation, form: Restrictions, how: How) -> di
     """Options that a function which seems to take any keyword does not take, as its error says."""
     if keywords(implementation.attend) is not None:
         return {}
-    given = {"bias": BIAS.format("(T, S)"), "sinks": "sinks = np.zeros(N, dtype)"}
+    given = {"bias": ZERO_BIAS.format("(T, S)"), "sinks": "sinks = np.zeros(N, dtype)"}
     calls = {x: (given[x], f"{x}={x}") if x in given else ("", f"{x}=None") for x in OPTIONS}
     said = {x: _said(implementation, plain_of(form, how.sizes, *asked), how) for x, asked in calls.items()}
     return {x: f"no argument {x}" for x in OPTIONS if f"unexpected keyword argument '{x}'" in said[x]}
 
 
-def _form(implementation: Implementation, how: How) -> Found:
+def _form(implementation: Implementation, how: How) -> Limits:
     """The widest form that runs and lacks what is declared; and the errors of the calls that it does not take."""
     declared, lacks = {trait for trait in TRAITS if trait in implementation.lacks}, {}
     forms = [form for form in FORMS if declared <= {*form.without(), *([WIDTHS] if form.widths else [])}]
@@ -159,7 +160,7 @@ def _form(implementation: Implementation, how: How) -> Found:
     return _timed(implementation, form, how, lacks)
 
 
-def _timed(implementation: Implementation, form: Restrictions, how: How, lacks: dict[str, str]) -> Found:
+def _timed(implementation: Implementation, form: Restrictions, how: How, lacks: dict[str, str]) -> Limits:
     """The form with a limit where the plainest call is slow, as an interpreter of kernels is."""
     case = plain_of(form, how.sizes)
     for _ in range(2):  # the first may compile
@@ -167,8 +168,8 @@ def _timed(implementation: Implementation, form: Restrictions, how: How, lacks: 
         if _said(implementation, case, how):
             return form, lacks
         seconds = subject_of(implementation).taken or time.perf_counter() - start
-        if seconds < SLOW:
+        if seconds < SLOW_SECONDS:
             return form, lacks
     scores = case.pairs
     reason = f"the plainest call takes {seconds:.1f} s for {scores:,} scores"
-    return form._replace(most=int(scores * MOST / seconds)), lacks | {TIME: reason}
+    return form._replace(most=int(scores * CASE_SECONDS / seconds)), lacks | {TIME: reason}

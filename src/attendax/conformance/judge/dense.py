@@ -13,7 +13,7 @@ import numpy as np
 from ..cases.case import Inputs, Leaves, allowed_pairs
 
 MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
-SUMS, ALL = "sums", "sums and products"
+SUMS, SUMS_AND_PRODUCTS = "sums", "sums and products"
 
 
 class Style(NamedTuple):
@@ -25,13 +25,14 @@ class Style(NamedTuple):
     by_lse: bool = False  # whether a weight is exp(score - lse), as in backwards that have kept the lse
 
 
-STEP = 2.0**-60  # of a complex step: its square is nothing beside 1
+COMPLEX_STEP = 2.0**-60  # of a complex step: its square is nothing beside 1
 
 
 class Rounding(NamedTuple):
     """The rounding of numbers between the steps, in NumPy or JAX arrays whose dtype holds them.
 
-    Numbers that move along tangents are complex: the imaginary part is the movement, rounded by itself, times ``STEP``.
+    Numbers that move along tangents are complex: the imaginary part is the movement, rounded by itself, times
+    ``COMPLEX_STEP``.
     """
 
     xp: Any
@@ -43,7 +44,7 @@ class Rounding(NamedTuple):
     def wide(self, name: str, x: Any) -> Any:
         """An array in the dtype that holds it, with its movement."""
         x = x.astype(self.compute_dtype)
-        return x + 1j * STEP * self.tangents[name].astype(self.compute_dtype) if name in self.tangents else x
+        return x + 1j * COMPLEX_STEP * self.tangents[name].astype(self.compute_dtype) if name in self.tangents else x
 
     def constant(self, x: Any) -> Any:
         """Numbers that no derivative sees: the shift of a softmax, as ``jax.nn.softmax`` has it."""
@@ -56,7 +57,7 @@ class Rounding(NamedTuple):
     def product(self, a: Any, b: Any) -> Any:
         """``a @ b``, of operands at the precision of the products."""
         a, b = _each(self._operand, a), _each(self._operand, b)
-        return self.step(_in_turn(a, b) if self.style.in_turn == ALL else a @ b)
+        return self.step(_in_turn(a, b) if self.style.in_turn == SUMS_AND_PRODUCTS else a @ b)
 
     def total(self, x: Any) -> Any:
         """The sum of each row."""
@@ -86,7 +87,7 @@ class Rounding(NamedTuple):
 
 
 def _each(function: Callable[[Any], Any], x: Any) -> Any:
-    return function(x.real) + 1j * STEP * function(x.imag / STEP) if np.iscomplexobj(x) else function(x)
+    return function(x.real) + 1j * COMPLEX_STEP * function(x.imag / COMPLEX_STEP) if np.iscomplexobj(x) else function(x)
 
 
 def _in_turn(a: Any, b: Any) -> Any:
@@ -213,7 +214,7 @@ def _along(inputs: Inputs, name: str, style: Style) -> Leaves:
     tangents = inputs.extra["tangents"]
     s = _forward(inputs, np, 1, style, tangents)
     found = _pulled(inputs, s) if name == "second" else {x: s[x] for x in ("out", "lse")}
-    moved = {leaf: np.imag(x) / STEP for leaf, x in found.items()}
+    moved = {leaf: np.imag(x) / COMPLEX_STEP for leaf, x in found.items()}
     if name == "second":
         return {f"second {leaf}": moved[leaf].astype(x.dtype) for leaf, x in inputs.arrays.items() if leaf in tangents}
     lse = {"tangent lse": moved["lse"]} if inputs.options.get("return_lse") else {}

@@ -14,8 +14,9 @@ from .trial import Trial
 from .verdicts import WITHOUT, ZEROS, Finding, Verdict
 
 SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
-LEAST = 2e-6  # is allowed of a gradient
-OFF = {"float32": 1e-4, "bfloat16": 5e-3}  # is allowed of a weight; the plain formula in bfloat16 is off by 1e-3
+GRADIENT_TOLERANCE = 2e-6
+# The plain formula in bfloat16 is off by 1e-3.
+WEIGHT_TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-3}
 
 
 def dropped(trial: Trial) -> Finding:
@@ -29,7 +30,7 @@ def dropped(trial: Trial) -> Finding:
         return Finding(Verdict.NAN, f"out is NaN at {int(bad.sum())} of {bad.size}", "out")
     kept = got > weights / 2
     off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
-    if off > (allowed := OFF[trial.dtype]):
+    if off > (allowed := WEIGHT_TOLERANCE[trial.dtype]):
         said = f"{_kept_wrongly(got, weights, kept, allowed)}: off by {off:.2g}"
         found = [Finding(Verdict.WRONG, said, "out", error=off)]
     elif kept.all():
@@ -143,7 +144,7 @@ def _of_weights(trial: Trial, factors: np.ndarray) -> Finding:
     ones = trial.inputs._replace(arrays=trial.inputs.arrays | {"value": np.ones_like(trial.inputs.arrays["value"])})
     got = np.asarray(trial.run(ones, "forward")["out"], np.float64)
     off = np.abs(got - dense.forward(_wide(trial.meant(ones)), kept=factors)["out"]).max()
-    allowed = 4 * OFF[trial.dtype]
+    allowed = 4 * WEIGHT_TOLERANCE[trial.dtype]
     if off <= allowed:
         return Finding(Verdict.OK)
     columns = np.ptp(got, axis=-1).max() > allowed
@@ -170,7 +171,7 @@ def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     tree = max(map(largest, wanted.values()))
     off = {leaf: judge_leaf(leaf, plain[leaf], x, Tolerance(np.inf), tree).error or 0.0 for leaf, x in wanted.items()}
     # A sum of n rounded products is off by eps √n; the plain formula on this machine may add in a luckier order.
-    least = max(LEAST, float(np.finfo(np.float32).eps) * np.sqrt(max(kept.shape[-2:])))
+    least = max(GRADIENT_TOLERANCE, float(np.finfo(np.float32).eps) * np.sqrt(max(kept.shape[-2:])))
     allowed = {leaf: Tolerance(max(EASY * x, least), x) for leaf, x in off.items()}
     return compare(trial.run(direction="gradient"), wanted, allowed)
 

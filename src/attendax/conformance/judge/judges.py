@@ -15,15 +15,16 @@ from ..conventions.values import law
 from ..worker.errors import Died, Failed
 from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsound
 from .dropout import dropped, dropped_all, dropped_none
-from .tolerances import MOST
+from .tolerances import MOST_EFFORT
 from .trial import Trial
 from .verdicts import AGAIN, CHANGES, WROTE, Finding, Verdict
 
 HOPELESS = {"float16": 0.1, "bfloat16": 0.3}  # no rounding error is larger, unless nearly as much is allowed
 HOPELESS_IN_WIDE = 1e-3
-FAR, MANY_PAIRS = 0.5, 2**17  # of a result with so many pairs: the formula is not asked whether it is off by as much
+# The formula is not asked about a result of so many pairs that is off by as much.
+FAR_OFF, FAR_OFF_PAIRS = 0.5, 2**17
 RIGHT_TO_ROUNDING = "right to rounding"
-SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
+SIZES_IN_ERROR = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
 
 
 def value(trial: Trial) -> Finding:
@@ -68,8 +69,8 @@ def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> F
     ``times`` as much is allowed.
     """
     finding, least = Finding(Verdict.OK), HOPELESS.get(trial.dtype, HOPELESS_IN_WIDE)
-    far = FAR if trial.case.level == FORWARD and parts.pairs(trial.inputs) > MANY_PAIRS else np.inf
-    for effort in range(0 if trial.how.strict else -1, MOST + 1):
+    far = FAR_OFF if trial.case.level == FORWARD and parts.pairs(trial.inputs) > FAR_OFF_PAIRS else np.inf
+    for effort in range(0 if trial.how.strict else -1, MOST_EFFORT + 1):
         allowed = trial.tolerances(wanted, effort=effort)
         finding = compare(got, wanted, {leaf: t._replace(allowed=times * t.allowed) for leaf, t in allowed.items()})
         if finding.verdict is not Verdict.WRONG or finding.error is None:  # no rounding
@@ -115,7 +116,7 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     finding, leaf = _named(got, finding), finding.leaf or ""
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
         around = {"constants", "weights", "mapped", "changed"} & trial.inputs.extra.keys()
-        whole = around or not parts.can_be_cut(trial.inputs) or parts.pairs(trial.inputs) <= MANY_PAIRS
+        whole = around or not parts.can_be_cut(trial.inputs) or parts.pairs(trial.inputs) <= FAR_OFF_PAIRS
         whole = whole or any(leaf not in got or got[leaf].shape != x.shape for leaf, x in trial.expected().items())
         for name, less in without(trial.inputs):
             wanted, mine = (trial.expected(less), got) if whole else _of_a_head(trial, less, got, finding)
@@ -280,7 +281,7 @@ def refused(trial: Trial) -> Finding:
 def _clear(failed: Failed, trial: Trial) -> Finding:
     """Tell whether an error names what it is about: an argument, sizes that disagree, a dtype."""
     text, words = failed.text, trial.inputs.extra["speaks_of"]
-    named = failed.refusal or SIZES.search(text) or any(word.lower() in text.lower() for word in words)
+    named = failed.refusal or SIZES_IN_ERROR.search(text) or any(word.lower() in text.lower() for word in words)
     return Finding(Verdict.OK if named and not failed.names_nothing else Verdict.OBSCURE, failed.said)
 
 

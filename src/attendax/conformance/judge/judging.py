@@ -28,7 +28,7 @@ NEEDED: dict[str, tuple[str, Callable[[dict[str, int]], dict[str, int]]]] = {
     "rank 5": ("AB", lambda x: {"A": 2}),
 }
 TRACED = {FORWARD: "traced", GRADIENT: "traced gradient"}  # which is not compiled
-IN_PLACE = re.compile("is read-only|leaf Variable that requires grad is being used in an in-place operation")
+IN_PLACE_ERROR = re.compile("is read-only|leaf Variable that requires grad is being used in an in-place operation")
 PROBED = ("grouped heads", "V != D", *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks it raises
 
 
@@ -116,10 +116,10 @@ def _is_refused(failed: Failed, trial: Trial) -> bool:
 
 def _raised(failed: Failed, trial: Trial) -> Finding:
     """The finding if a call raises: in a narrow dtype alone, as -1e9 does in float16, it is not offered there."""
-    if IN_PLACE.search(failed.said):
+    if IN_PLACE_ERROR.search(failed.said):
         return Finding(Verdict.WRONG, f"{WROTE} {AN_ARRAY}", AN_ARRAY)
     fault = Finding(Verdict.OBSCURE, str(failed))
-    if trial.how.strict or trial.dtype not in NARROW or trial.dtype == trial.how.dtype:
+    if trial.how.strict or trial.dtype not in NARROW_DTYPES or trial.dtype == trial.how.dtype:
         return fault
     wide = Trial(trial.implementation, trial.case._replace(dtype="float32"), trial.how)
     try:
@@ -172,8 +172,8 @@ def _probe(trial: Trial, trait: str) -> str:
     return _error(trial.implementation, trait, trial.how.dtype, tuple(trial.how.sizes.items()))
 
 
-NARROW = ("float16", "bfloat16")
-RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad", "numpy": "a backward is given"}
+NARROW_DTYPES = ("float16", "bfloat16")
+OWN_RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad", "numpy": "a backward is given"}
 
 
 def rule_of(implementation: Implementation, how: How) -> str:
@@ -188,4 +188,4 @@ def _rule(implementation: Implementation, dtype: str) -> str:
         found = call(implementation, inputs, "custom rule")["rule"].any()
     except (NotImplementedError, Failed, NoNumbers):
         return ""
-    return RULES[implementation.arrays] if found else ""
+    return OWN_RULES[implementation.arrays] if found else ""

@@ -15,22 +15,24 @@ from ..conventions.parts import in_parts, part
 from . import dense
 from .comparing import Tolerance, judge_leaf, largest, scale_of
 
-DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
+DENSE_DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
 MANY_DRAWS = 64
-MANY_PAIRS = 2**20  # of queries and keys: fewer draws are enough
+ENOUGH_PAIRS = 2**20  # of queries and keys: fewer draws are enough
 FEW_DRAWS = 4  # of a case that has up to so many
-HEADS, OF_LARGE = 6, 16  # of a case that has more of them: fewer are drawn again, to so many times the pairs
+FEW_HEADS, OF_LARGE = 6, 16  # of a case that has more of them: fewer are drawn again, to so many times the pairs
 EXACT, NEARLY_EXACT = 1e-12, 1e-10  # float64: by L8, and where only numbers are asked
 EASY = 4.0  # where only numbers are asked: times the error of the dense formula, every step of it in the dtype
 EXP = 20  # roundings that the exp of a float32 kernel may be off by there: torch's is, in the forward and once more
-MOST = 2  # effort
-OF_NUMBERS = FORWARD, HELD, GRADIENT, GRADIENT_HELD
+MOST_EFFORT = 2  # effort
+FIRST_ORDER = FORWARD, HELD, GRADIENT, GRADIENT_HELD
 OTHERWISE: tuple[dict[str, Any], ...] = (  # styles that people write as well
-    {"in_turn": dense.SUMS}, {"in_turn": dense.ALL}, {"by_lse": True},
+    {"in_turn": dense.SUMS}, {"in_turn": dense.SUMS_AND_PRODUCTS}, {"by_lse": True},
 )  # fmt: skip
 
 
-def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: int = MOST) -> dict[str, Tolerance]:
+def tolerances(
+    case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: int = MOST_EFFORT
+) -> dict[str, Tolerance]:
     """The largest error of each leaf that is allowed.
 
     By the law twice the error of the dense formula in the same dtype (L8). If only numbers are asked, four times that
@@ -46,13 +48,13 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
     style = dense.Style(precision, "float32" if how.strict else dtype)
     errors: dict[str, float] = {}
     if effort >= 0:
-        errors = dense_errors(case, how.seed, dtype, draws=DRAWS[0 if fine else min(effort, 1)], style=style)
-    if effort == MOST and not fine:
+        errors = dense_errors(case, how.seed, dtype, draws=DENSE_DRAWS[0 if fine else min(effort, 1)], style=style)
+    if effort == MOST_EFFORT and not fine:
         for compiled in (False, True) if in_jax else (False,):
             more = dense_errors(case, how.seed, dtype, draws=MANY_DRAWS, in_jax=compiled, style=style)
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
         of_float32 = dtype == "float32"
-        for way in OTHERWISE[0 if of_float32 else -1 :] if not how.strict and case.direction in OF_NUMBERS else ():
+        for way in OTHERWISE[0 if of_float32 else -1 :] if not how.strict and case.direction in FIRST_ORDER else ():
             many = 1 if of_float32 else MANY_DRAWS
             more = dense_errors(case, how.seed, dtype, draws=many, style=style._replace(**way))
             errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
@@ -84,7 +86,7 @@ def _eps(dtype: str) -> float:
 
 
 def dense_errors(
-    case: Case, seed: int, dtype: str, *, draws: int = DRAWS[-1], in_jax: bool = False,
+    case: Case, seed: int, dtype: str, *, draws: int = DENSE_DRAWS[-1], in_jax: bool = False,
     style: dense.Style = dense.Style(),  # noqa: B008  a value
 ) -> dict[str, float]:  # fmt: skip
     """The largest error of each leaf of the dense formula in a dtype, relative to its largest number, over some draws.
@@ -123,7 +125,7 @@ def _samples(case: Case, seed: int, dtype: str, draws: int) -> Iterator[Inputs]:
     first = case.inputs(seed, dtype)
     others = (case.inputs(seed + 1000 * draw, dtype) for draw in range(1, draws))
     every = itertools.chain([first], (other._replace(options=first.options) for other in others))
-    if case.pairs > MANY_PAIRS and _is_cut(case):
+    if case.pairs > ENOUGH_PAIRS and _is_cut(case):
         every = itertools.chain.from_iterable(_heads(inputs, seed) for inputs in every)
     yield from itertools.islice(every, draws)
 
@@ -136,12 +138,12 @@ def _heads(inputs: Inputs, seed: int) -> Iterator[Inputs]:
 
 def _available(case: Case) -> int:
     """The number of samples: draws; of a large case its key heads, and more draws where these are few."""
-    if case.pairs <= MANY_PAIRS:
-        return max(FEW_DRAWS, MANY_PAIRS // max(case.pairs, 1))
+    if case.pairs <= ENOUGH_PAIRS:
+        return max(FEW_DRAWS, ENOUGH_PAIRS // max(case.pairs, 1))
     if not _is_cut(case):
         return 1
     heads = math.prod((SIZES | case.sizes)[axis] for axis in "BG")
-    return heads if heads >= HEADS else max(heads, min(OF_LARGE, OF_LARGE * MANY_PAIRS * heads // case.pairs))
+    return heads if heads >= FEW_HEADS else max(heads, min(OF_LARGE, OF_LARGE * ENOUGH_PAIRS * heads // case.pairs))
 
 
 def _is_cut(case: Case) -> bool:

@@ -12,12 +12,12 @@ from ..conventions.values import LAW, Conventions, law
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
 from .comparing import Tolerance
-from .tolerances import MOST, all_of, tolerances
+from .tolerances import MOST_EFFORT, all_of, tolerances
 
-ALWAYS = {  # of a function that is causal whatever it is asked
+CAUSAL_CALLS = {  # of a function that is causal whatever it is asked
     "causal": "is_causal=True", "causal to the end": "is_causal=True, offset=np.full(B, S - T)",
 }  # fmt: skip
-SEEING = ("causal", "window", "key_lengths")  # axes that say which keys a query sees, beside that of pairs
+SEEING_AXES = ("causal", "window", "key_lengths")  # axes that say which keys a query sees, beside that of pairs
 
 
 class Trial:
@@ -88,7 +88,7 @@ class Trial:
 
     def expressed(self, inputs: Inputs) -> Conventions:
         """Those of them that options of the law express: of those that are given, and of a scale that is not."""
-        given = {axis for axis in SEEING if is_given(inputs.options.get(*ASKS[axis]))} | {"pairs"}
+        given = {axis for axis in SEEING_AXES if is_given(inputs.options.get(*ASKS[axis]))} | {"pairs"}
         given |= {"scale"} - inputs.options.keys()
         return Conventions(tuple(x for x in self.declared.off if x[0] in given))
 
@@ -96,7 +96,7 @@ class Trial:
     def computing(self) -> Conventions:
         """The others, except what a query without any key gets, unless each call has such a query."""
         always = self.declared.value("pairs") != law("pairs")
-        expressed = (*SEEING, "pairs", "scale", *["empty"] * (not always))
+        expressed = (*SEEING_AXES, "pairs", "scale", *["empty"] * (not always))
         expressed += ("given_scale",) * ("scale" not in self.inputs.options)
         return Conventions(tuple(x for x in self.declared.off if x[0] not in expressed))
 
@@ -130,24 +130,24 @@ class Trial:
             if own.value("empty") == SEES_LATER:  # keys that causal hides are not those of a mask
                 meant, own = inputs or self.inputs, self.declared
             found = right.by_conventions(meant, direction, own) if own.off else right.leaves(meant, direction)
-        if key and _size_of(found) > LARGE:
-            for other in [k for k, x in _expected.items() if _size_of(x) > LARGE]:
+        if key and _size_of(found) > LARGE_BYTES:
+            for other in [k for k, x in _expected.items() if _size_of(x) > LARGE_BYTES]:
                 del _expected[other]
         return _expected.setdefault(key, found) if key else found
 
-    def tolerances(self, wanted: Leaves, *, effort: int = MOST) -> dict[str, Tolerance]:
+    def tolerances(self, wanted: Leaves, *, effort: int = MOST_EFFORT) -> dict[str, Tolerance]:
         """The largest error of each leaf, as ``tolerances.tolerances`` has it."""
         in_jax, case = self.implementation.arrays == "jax", self.case
         if "scale" in dict(self.expressed(self.inputs).off):  # larger scores are rounded more coarsely
             scale = f"scale={self.declared.line('scale').text}"
             case = case._replace(call=", ".join(filter(None, (case.call, scale))))
-        always = ALWAYS.get(self.declared.value("pairs"))
+        always = CAUSAL_CALLS.get(self.declared.value("pairs"))
         if always and not {"is_causal", "offset"} & self.inputs.options.keys():
             case = case._replace(call=", ".join(filter(None, (case.call, always))))  # few keys are rounded otherwise
         return tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
 
 
-LARGE = 2**22  # bytes; of results beyond it the last are kept
+LARGE_BYTES = 2**22  # bytes; of results beyond it the last are kept
 _expected: dict[str, Leaves] = {}
 
 

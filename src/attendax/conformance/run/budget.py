@@ -30,20 +30,22 @@ PHASES = {  # of a run, each with the share of the budget by which it ends: if n
     "left out": (1.00, 0.92),
     "causes of all": (1.00, 1.00),
 }
-PARTS = {  # of a phase in which causes are looked for, each with the share of its seconds by which it ends
+SEARCH_PARTS = {  # of a phase in which causes are looked for, each with the share of its seconds by which it ends
     "calls again": 0.40,
     "search": 0.75,
     "telling apart": 0.90,
     "names": 1.00,
 }
-CASE = 1 / 3  # of the budget, which no case may take more of
-SOON = 0.05  # seconds after which rests are looked at again: the system is asked for them
+CASE_SHARE = 1 / 3  # of the budget, which no case may take more of
+RESTS_SECONDS = 0.05  # seconds after which rests are looked at again: the system is asked for them
 ENOUGH = 2  # cases of the same direction that are as large, and were answered
-TIMES, STARTS = 20, 3  # times as long as any call took, and as the start of the process, which compiles the first call
-FIRST, LEAST = 5.0, 1.0  # seconds, at least, before the first of these faults, and before those after it
+# Times as long as any call took, and as the start of the process, which compiles the first call.
+CALL_FACTOR, START_FACTOR = 20, 3
+# Seconds, at least, before the first of these faults, and before those after it.
+FIRST_HANG_SECONDS, HANG_SECONDS = 5.0, 1.0
 SAID = ", where larger cases are answered in a twentieth of that"
-MAPPED = "/proc/self/maps"
-NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"
+MAPS_FILE = "/proc/self/maps"
+OPENBLAS_NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"
 
 
 class Budget:
@@ -83,7 +85,7 @@ class Budget:
     def rests(self) -> float:
         """Seconds so far in which neither process ran, or waited for a core."""
         now = time.monotonic()
-        if now - self._rests[0] > SOON:
+        if now - self._rests[0] > RESTS_SECONDS:
             waited = waited_by("self") - self._waited + self._subject.waited()
             self._rests = now, max(now - self.begun - self.cores() - waited, 0.0)
         return self._rests[1]
@@ -103,14 +105,14 @@ class Budget:
         whole = max(self.left_of(phase, wrong=True), 0.0)
 
         def left(part: str = "names") -> float:
-            rest = 0.0 if math.isinf(whole) else (1 - PARTS[part]) * whole
+            rest = 0.0 if math.isinf(whole) else (1 - SEARCH_PARTS[part]) * whole
             return self.left_of(phase, wrong=True) - rest
 
         return left
 
     def of_case(self) -> Left:
         """The seconds that are left for a question that begins now."""
-        kept = self.left() - CASE * self.length
+        kept = self.left() - CASE_SHARE * self.length
         return (lambda: self.left() - kept) if 0 < kept < math.inf else self.left
 
 
@@ -124,10 +126,10 @@ class Patience:
     def of(self, case: Case, slowest: float, start: float, most: float) -> float:
         """Seconds after which a case has hung; inf where too little is known to say so within the ``most``."""
         larger = [direction for size, direction in self._answered if size >= _size(case)]
-        least = max(LEAST, TIMES * slowest, STARTS * start)
+        least = max(HANG_SECONDS, CALL_FACTOR * slowest, START_FACTOR * start)
         if larger.count(case.direction) < ENOUGH or least > most:
             return math.inf
-        return float(max(LEAST, math.floor(min(most, max(least, FIRST / 2**self.late)))))
+        return float(max(HANG_SECONDS, math.floor(min(most, max(least, FIRST_HANG_SECONDS / 2**self.late)))))
 
     def answered(self, case: Case) -> None:
         """A case was answered."""
@@ -146,10 +148,10 @@ def one_core() -> Iterator[None]:
     The judge's blocks are small, and threads that wait take time from the function.
     """
     library = None
-    with contextlib.suppress(OSError), open(MAPPED) as lines:
+    with contextlib.suppress(OSError), open(MAPS_FILE) as lines:
         paths = {line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line}
         library = ctypes.CDLL(min(paths)) if paths else None
-    name = next((name for name in NAMES if library and hasattr(library, name.format("set"))), None)
+    name = next((name for name in OPENBLAS_NAMES if library and hasattr(library, name.format("set"))), None)
     if library is None or name is None:
         yield
         return

@@ -23,16 +23,17 @@ from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.calling import subject_of
 from ..worker.child import waited_by
-from .budget import CASE, FIRST, SAID, Budget, Patience, one_core
+from .budget import CASE_SHARE, FIRST_HANG_SECONDS, SAID, Budget, Patience, one_core
 
-SOON = 1.0  # CPU seconds in which a process is there
-LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
-TIMES = 3  # where it is cheap
-CHEAP, DEAR = 0.1, 0.5  # seconds of a case that is right, and of a fault
-SHARE, SECOND = 0.5, 1.0  # of the time that all cases took once, and seconds: so much more is taken unasked
+START_SECONDS = 1.0  # CPU seconds in which a process is there
+LEAST_SHARE = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
+CHEAP_RUNS = 3  # where it is cheap
+RIGHT_SECONDS, FAULT_SECONDS = 0.1, 0.5  # seconds of a case that is right, and of a fault
+# Of the time that all cases took once, and seconds: so much more is taken unasked.
+REPEAT_SHARE, REPEAT_SECONDS = 0.5, 1.0
 ONCE_MORE = (Verdict.OK, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT, Verdict.OBSCURE)
-CUT = "looking for causes was cut short"
-STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these
+SEARCH_CUT_SHORT = "looking for causes was cut short"
+RUN_SEED_STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these
 
 
 class Telling:
@@ -91,7 +92,7 @@ class Run:
         place = {case.name: k for k, case in enumerate(listed)}
         found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
         self.tell.begins("cases again", self.budget.left)
-        anew = self.of_start < SOON or not self.budget.limited
+        anew = self.of_start < START_SECONDS or not self.budget.limited
         if anew:  # the first calls of a process are looked at, too
             subject_of(made).stop()
         again, left = functools.partial(self._judge, phase="again"), functools.partial(self._left, "again")
@@ -111,7 +112,7 @@ class Run:
         if left() <= 0:  # two stand for what would be drawn
             return [case for case in chosen(only, level, self.how) if case in EXAMPLES and self.how.budget != 0], ()
         few = self.patience.late and self.how.timeout is None  # it may hang here, too
-        subject_of(self.implementation).allow(FIRST if few else self.how.patience, left)
+        subject_of(self.implementation).allow(FIRST_HANG_SECONDS if few else self.how.patience, left)
         return asked_of_ladder(self.implementation, only, level, self.how._replace(left=left), refuses=refuses)
 
     def _rest(self, found: list[Outcome]) -> bool:
@@ -157,7 +158,7 @@ class Run:
         """A case that has the time that others suggest, where nobody gave a limit."""
         seconds = math.inf
         if self.budget.limited and how.timeout is None:
-            most = min(self.budget.length * CASE, self.budget.left())
+            most = min(self.budget.length * CASE_SHARE, self.budget.left())
             subject = subject_of(self.implementation)
             seconds = self.patience.of(case, subject.slowest, subject.starting, most)
         outcome = judge(self.implementation, case, how if seconds == math.inf else how._replace(timeout=seconds))
@@ -186,7 +187,7 @@ class Run:
     def _reached(self, found: list[Outcome]) -> tuple[list[Outcome], list[str]]:
         """Cases of the ladder that there was time for, and words for the others; all of them where that is few."""
         missed = [outcome for outcome in found if outcome.finding.message == LEFT_OUT]
-        if not missed or len(found) - len(missed) < LEAST * len(found):
+        if not missed or len(found) - len(missed) < LEAST_SHARE * len(found):
             return found, []
         said = f"{len(missed)} of {len(found)} sizes as people run them"
         return [outcome for outcome in found if outcome not in missed], [said]
@@ -199,7 +200,7 @@ class Run:
         rule, left = rule_of(self.implementation, self.how), self.budget.parts_of(phase)
         self.reasons = self.reasons or []
         causes = diagnosed(self.implementation, found, self.how._replace(left=left), self.reasons)
-        return rule, causes, [CUT] * any(cause.lacks_time for cause in causes)
+        return rule, causes, [SEARCH_CUT_SHORT] * any(cause.lacks_time for cause in causes)
 
 
 def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:
@@ -222,11 +223,11 @@ def repeated(outcomes: Iterable[Outcome], how: How, judge: Callable[[Case, How],
     ``repeat`` says how often, three times where that is cheap unless given, as long as any time is left.
     """
     found = [outcome._replace(runs=(outcome.verdict.fails,)) for outcome in outcomes]
-    budget = math.inf if how.repeat else max(SECOND, SHARE * sum(outcome.seconds for outcome in found))
+    budget = math.inf if how.repeat else max(REPEAT_SECONDS, REPEAT_SHARE * sum(outcome.seconds for outcome in found))
     order = range(len(found))
-    plan = [(k, run) for run in range(1, how.repeat or TIMES) for k in order[:: -1 if run % 2 else 1]]
+    plan = [(k, run) for run in range(1, how.repeat or CHEAP_RUNS) for k in order[:: -1 if run % 2 else 1]]
     for k, run in sorted(plan, key=lambda one: one[0] > 0):  # the first calls of a process are of the plainest case
-        seed = how.seed + STEP * ((run + 1) // 2) * (run % 2)
+        seed = how.seed + RUN_SEED_STEP * ((run + 1) // 2) * (run % 2)
         if _is_asked_again(found[k], how) and budget > 0 and left() > 0:
             again = judge(found[k].case, how._replace(seed=seed))
             budget -= again.seconds
@@ -235,8 +236,9 @@ def repeated(outcomes: Iterable[Outcome], how: How, judge: Callable[[Case, How],
 
 
 def _is_asked_again(outcome: Outcome, how: How) -> bool:
-    cheap = outcome.seconds < CHEAP and "ladder: " not in outcome.case.name  # whose numbers are others each time
-    asked = how.repeat is not None or (outcome.verdict.fails and outcome.seconds < DEAR) or cheap
+    # The numbers of a ladder are others each time.
+    cheap = outcome.seconds < RIGHT_SECONDS and "ladder: " not in outcome.case.name
+    asked = how.repeat is not None or (outcome.verdict.fails and outcome.seconds < FAULT_SECONDS) or cheap
     return asked and not outcome.known and outcome.verdict in ONCE_MORE
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from attendax.extras import require
 
 from ..cases.case import ARRAYS, Leaves
-from ..protocol import HIDING, Told
+from ..protocol import HIDING_OPTIONS, Told
 
 OPSETS = (23, 24, 25)  # those that changed the standard operator
 NODE = ("query", "key", "value", "mask", "past_key", "past_value", "key_lengths")  # the inputs of Attention, in order
@@ -51,7 +51,7 @@ class OnnxModel:
             "key_lengths": "key_lengths" in self.roles, "scale": "scale" in given, "return_lse": "lse" in self.outputs,
         }  # fmt: skip
         # the keywords that its inputs and the attributes of its node have room for
-        self.accepted = [*HIDING] * masked + [name for name, there in asked.items() if there]
+        self.accepted = [*HIDING_OPTIONS] * masked + [name for name, there in asked.items() if there]
 
     def __call__(self, told: Told) -> Leaves:
         """The results of one case."""
