@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import attendax
-from attendax.conformance.command.output import LINES, console, write
+from attendax.conformance.command.output import LINES_VARIABLE, console, write
 from attendax.conformance.report import Report
 from attendax.exits import FAILED, Refusal
 
@@ -124,7 +124,7 @@ def reported(argv: list[str], tell: Callable[[str], None], *more: str) -> Report
         streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         last = case = ""
         with subprocess.Popen(
-            argv, env=os.environ | {"PYTHONPATH": path, LINES: "1"}, text=True, errors="replace", **streams
+            argv, env=os.environ | {"PYTHONPATH": path, LINES_VARIABLE: "1"}, text=True, errors="replace", **streams
         ) as process:
             try:
                 for line in process.stderr or ():

@@ -221,7 +221,7 @@ def test_calls_that_differ_give_nothing_or_do_not_return(here, capsys, monkeypat
     assert (status, "two equal calls give different results" in said) == (2, True)
     status, said = run(capsys, "nothing")
     assert (status, "mine:nothing: it gives NoneType, expected an array" in said) == (2, True)
-    monkeypatch.setattr(describing, "CALL", 0.5)
+    monkeypatch.setattr(describing, "CALL_SECONDS", 0.5)
     status, said = run(capsys, "waits")
     assert (status, "a call with 3 small arrays: no answer in 0.5 seconds" in said) == (2, True)
 

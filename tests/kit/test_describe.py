@@ -199,7 +199,7 @@ def test_the_nearest_form_is_told():
 def test_a_call_that_never_returns(monkeypatch, tmp_path, capsys):
     (tmp_path / "endless.py").write_text("def attention(q, k, v):\n    while True:\n        pass\n", "utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(describing, "CALL", 0.5)
+    monkeypatch.setattr(describing, "CALL_SECONDS", 0.5)
     assert cli.main(["describe", "endless:attention"]) == 2
     assert "a call with 3 small arrays: no answer in 0.5 seconds" in capsys.readouterr().err
 

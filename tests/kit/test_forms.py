@@ -14,7 +14,7 @@ from attendax.conformance.against import report as against
 from attendax.conformance.cases import CASES
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions.search import fitting
-from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
+from attendax.conformance.conventions.table import BACKWARD_AXES, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.conventions.values import LAW, written
 from attendax.conformance.diagnoses.unexplained import LEAKS
 from attendax.conformance.report.outcomes import Harm
@@ -116,7 +116,7 @@ def _inputs(given, query):
     return formula.Inputs(arrays, options, {})
 
 
-FORWARD = [(axis, value) for axis, values in TABLE.items() if axis not in BACKWARD for value in list(values)[1:]]
+FORWARD = [(axis, value) for axis, values in TABLE.items() if axis not in BACKWARD_AXES for value in list(values)[1:]]
 
 
 def words(form):

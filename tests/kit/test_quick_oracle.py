@@ -28,7 +28,7 @@ def inputs_of(direction, options, sizes, seed=0, numbers="heavy tails"):
     return pool.case_of(direction, options, numbers, sizes, None).inputs(seed, "float32")
 
 
-def by_formula(direction, inputs, block=quick.BLOCK):
+def by_formula(direction, inputs, block=quick.BLOCK_PAIRS):
     return quick.joined(getattr(formula, direction), inputs, block, trimmed=True)
 
 
@@ -72,7 +72,7 @@ def test_a_large_case_is_computed_so_and_a_small_one_is_not(direction):
     whole = getattr(formula, direction)
     counted = quick.by_formula_where_large(lambda part: asked.append(part) or whole(part))(BY_SPEC[direction])
     small, large = (inputs_of(direction, "causal", sizes) for sizes in (LARGE | {"T": 5}, LARGE))
-    assert pairs(small) < quick.LARGE < pairs(large)
+    assert pairs(small) < quick.LARGE_PAIRS < pairs(large)
     equal(counted(small), BY_SPEC[direction](small))
     assert asked == []
     equal(counted(large), BY_SPEC[direction](large))

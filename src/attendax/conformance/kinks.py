@@ -7,7 +7,7 @@ import numpy as np
 
 ONE_SIDED = {4: (4.0, -3.0, 4 / 3, -1 / 4), 3: (3.0, -3 / 2, 1 / 3)}  # of f(k h) - f(0), by the order of their error
 CLEAR = 16  # times the error of the two slopes they have to differ by; at a jump it is 8, at the root of |x| 14
-NEAR = 16  # places whose slopes are right where several kinks meet
+NEAR_PLACES = 16  # places whose slopes are right where several kinks meet
 ROUNDINGS = 8
 
 
@@ -54,7 +54,7 @@ class Corners:
         """
         left, right, error = self._sides(direction)
         rng, slopes, short = np.random.default_rng(0), [left, right], self.step / 16  # a step crosses no kink nearby
-        for _ in range(NEAR):
+        for _ in range(NEAR_PLACES):
             size = 8 * self.step * max(1.0, float(np.abs(direction).max()))
             away = [x + size * rng.standard_normal(np.shape(x)) for x in self.moving]
             slopes.append(_moved(self._at(short * direction, away), self._at(-short * direction, away)) / (2 * short))

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ..conventions.search import Change, fitting
-from ..conventions.table import ASKS, BACKWARD, TABLE
+from ..conventions.table import ASKS, BACKWARD_AXES, TABLE
 from ..worker.errors import Failed
 from . import examples
 from .asking import Answer, Candidate, Probe, distance
@@ -87,7 +87,7 @@ def with_options(x: Candidate, beside: Form) -> Form:
 def _axes(probe: Probe) -> list[str]:
     """The axes that may make a difference to a result."""
     asked = {"query_segment_ids" if ours == "segments" else ours for ours in probe.options}
-    return [axis for axis in TABLE if axis not in BACKWARD and (axis not in ASKS or asked & {*ASKS[axis]})]
+    return [axis for axis in TABLE if axis not in BACKWARD_AXES and (axis not in ASKS or asked & {*ASKS[axis]})]
 
 
 def _known(x: Candidate, start: Form, alike: list[frozenset[Change]]) -> Candidate:

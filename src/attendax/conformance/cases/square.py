@@ -9,11 +9,11 @@ from .case import SIZES, Case
 
 SQUARE, CAUSAL, BLOCK, WIDTHS = "T != S", "not causal", "lengths of no block", "widths of no block"
 ONE_WIDTH = {"D != 64": (64,), "D != 128": (128,)}
-APART = "segments apart"  # ids of queries that are not those of keys
+SEGMENTS_APART = "segments apart"  # ids of queries that are not those of keys
 SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "bias of rank 2")
 TRAITS = (SQUARE, CAUSAL, BLOCK, WIDTHS, *ONE_WIDTH)
 TIME = "larger sizes"
-LONGEST, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
+MOST_LENGTH, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
 
 
 class Restrictions(NamedTuple):
@@ -71,7 +71,7 @@ def twins(
     Each is asked twice: as near to its own sizes as can be, and at lengths of 128 or more and another width. A case
     that is not offered at all, or makes no sense there, stays as it is.
     """
-    if form == Restrictions() and not {SYMMETRIC, APART, *LIFTED}.intersection(lacks):
+    if form == Restrictions() and not {SYMMETRIC, SEGMENTS_APART, *LIFTED}.intersection(lacks):
         return list(cases)
     found = []
     for case in cases:
@@ -84,7 +84,7 @@ def _twin(case: Case, form: Restrictions, lacks: Mapping[str, str], again: int) 
     """A case as a form takes it; None where it makes no sense, or would take long, or be the same once more."""
     own = SIZES | case.sizes
     given = form.sizes(own, again)
-    if max(own["T"], own["S"]) > LONGEST or case.judge.startswith("dropped"):
+    if max(own["T"], own["S"]) > MOST_LENGTH or case.judge.startswith("dropped"):
         return None
     twin = case.sized(given) if given else case
     twin = twin and _causal(twin) if form.causal else twin
@@ -113,7 +113,7 @@ def _shaped(case: Case, lacks: Mapping[str, str]) -> Case:
         call = case.call.replace(window[0], f"window=({wide}, {wide})")
         case = case._replace(call=call, about=f"{case.about}; as many back as ahead")
     sizes, ids = SIZES | case.sizes, "query_segment_ids=q_ids, key_segment_ids=k_ids"
-    if APART in lacks and ids in case.call and sizes["T"] == sizes["S"]:
+    if SEGMENTS_APART in lacks and ids in case.call and sizes["T"] == sizes["S"]:
         case = case._replace(call=case.call.replace("q_ids", "k_ids"), about=f"{case.about}; the same ids for both")
     for name in ("mask", "bias"):
         if f"{name} of rank 2" in lacks and f"{name}={name}" in case.call:

@@ -19,7 +19,7 @@ from ..worker.place import implement
 from .options import REPORTS
 
 EXAMPLE = ", such as torch.nn.functional:scaled_dot_product_attention"
-OURS = ("check: ", "check_model: ")  # errors that say what the user has to change begin so
+OUR_PREFIXES = ("check: ", "check_model: ")  # errors that say what the user has to change begin so
 
 
 def target(args: argparse.Namespace) -> str | None:
@@ -121,7 +121,7 @@ def refusing(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
         try:
             return run(args)
         except Exception as error:
-            if not isinstance(error, ImportError) and not str(error).startswith(OURS):
+            if not isinstance(error, ImportError) and not str(error).startswith(OUR_PREFIXES):
                 raise
             raise Refusal(one_line(error)) from error
 
@@ -131,6 +131,6 @@ def refusing(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 def one_line(error: BaseException) -> str:
     """The text of an error on one line, without the name of the function that raised it."""
     words = " ".join(str(error).split())
-    for name in OURS:
+    for name in OUR_PREFIXES:
         words = words.removeprefix(name)
     return words or type(error).__name__

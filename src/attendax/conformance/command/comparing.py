@@ -11,7 +11,7 @@ from ..against import diff
 from ..against.report import HEADS
 from . import running
 
-SAID = """\
+EPILOG = """\
 A and B are module:function, "exec:./prog {case}" or onnx:FILE.
 Functions are called as f(query, key, value, ...); diff finds their layouts and keywords.
 With --layers they are called as f(params, x), with the names of attendax.conformance.against.layers.shapes().
@@ -21,7 +21,7 @@ Exit status: 0 the two are equal, 1 they differ, 2 refused."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = SAID
+    parser.epilog = EPILOG
     parser.add_argument("a", metavar="A", help="module:function")
     parser.add_argument("b", metavar="B", help="module:function")
     parser.add_argument("--layers", action="store_true", help="comparison of layers, functions of (params, x)")

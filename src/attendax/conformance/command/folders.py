@@ -28,16 +28,16 @@ from ..report.outcome import KnownFailures, number_of
 from ..report.outcomes import versions
 from ..run.budget import Budget
 from ..run.run import Run
-from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
+from ..worker.folders import INDEX, NO_FOLDER, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
 from ..worker.place import here
 from .arguments import how_of, refuse_unwritable, refusing, settled
-from .options import NUMBERS, WRITTEN, add
+from .options import CASE_OPTIONS, WRITTEN, add
 from .output import live, new_folder, show, show_script
 
-ASKED = (*NUMBERS, "lacks")  # what an index says of a run
+RUN_KEYS = (*CASE_OPTIONS, "lacks")  # what an index says of a run
 AS_FOLDERS = {"timeout": None, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
-LACKS = {"lacks": (list, "TRAIT", 'traits that the program does not offer, such as "bfloat16"')}
+LACKS_OPTION = {"lacks": (list, "TRAIT", 'traits that the program does not offer, such as "bfloat16"')}
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.set_defaults(run=_judge)
         return
     parser.add_argument("folder", metavar="DIR", help="folder that is not there yet")
-    add(parser, "cases", NUMBERS)
-    add(parser, "program", LACKS)
+    add(parser, "cases", CASE_OPTIONS)
+    add(parser, "program", LACKS_OPTION)
     also = None if command == "inputs" else _write_right
     parser.set_defaults(budget=0.0, require=None, **AS_FOLDERS, run=refusing(lambda args: _written(args, also)))
 
@@ -76,7 +76,7 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] |
             if also and len(folders := recorder.cases.get(case.name, [])) == 1:
                 beside += also(case, how, part / folders[0])
         told: dict[str, Any] = {"schema": SCHEMA, "attendax": versions("numpy").get("attendax"), "left_out": left_out}
-        told |= {"asked": {k: getattr(args, k) for k in ASKED}, "cases": recorder.cases, "folders": recorder.folders}
+        told |= {"asked": {k: getattr(args, k) for k in RUN_KEYS}, "cases": recorder.cases, "folders": recorder.folders}
         (part / INDEX).write_text(json.dumps(told, indent=1), "utf-8")
     print(wrapped(_said(args, recorder, len(cases), beside if also else None)))
     return 0
@@ -116,14 +116,14 @@ def _judge(args: argparse.Namespace) -> int:
     require("rich", "judge", extra="check")
     index = read_index(args.folder)
     refuse_unwritable(args)
-    vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in ASKED})
+    vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in RUN_KEYS})
     vars(args).update(ignore=None, contract=None)
     made = here(path_of(folder=args.folder), lacks=lacking(args.lacks), **settled(args).settings(None))
     how, known = how_of(args), KnownFailures.read(args.known_failures)
     with live(quiet=args.quiet) as tell:
         report = Run(made, how, Budget(how), known, tell).report(args.only or (), args.level)
     asked_for = [outcome for outcome in report.cases if outcome.verdict is not Verdict.NOT_OFFERED]
-    if asked_for and all(outcome.finding.message == UNKNOWN for outcome in asked_for):
+    if asked_for and all(outcome.finding.message == NO_FOLDER for outcome in asked_for):
         raise Refusal(
             f"{args.folder}: none of its folders has the numbers of seed {args.seed}: {INDEX} was changed, or attendax "
             f"{index.get('attendax')}, which wrote it, draws others; write it again, and run the program again"

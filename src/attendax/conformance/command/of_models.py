@@ -10,20 +10,20 @@ from attendax.extras import require
 
 from ..cases.how import TIMEOUT
 from ..models.checking import check_model, choose, described, laws_of
-from ..models.describing import SETTINGS
+from ..models.describing import MODEL_SETTINGS
 from . import running
 from .arguments import refuse_unwritable
 from .options import WRITTEN, Formatter, add
 from .output import live, show, show_script
 
-CAUSAL = {
+CAUSAL_FLAG = {
     "causal": (
         argparse.BooleanOptionalAction,
         "",
         "mask of the model: a position sees only positions before it, or all",
     )
 }
-SAID = """\
+EPILOG = """\
 The model takes tokens (B, T) or vectors (B, T, M) and gives a result for each position; keywords mask, lengths,
 segment_ids and positions are passed only where its signature has them. help(attendax.conformance.check_model) has the
 rest. Exit status: 0 nothing is wrong, 1 something is, 2 refused."""
@@ -32,11 +32,11 @@ rest. Exit status: 0 nothing is wrong, 1 something is, 2 refused."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.formatter_class = Formatter
-    parser.epilog = SAID
+    parser.epilog = EPILOG
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", metavar="module:name", help="function, or module of a known library")
     which.add_argument("--layer", metavar="module:name", help="layer: function or module of vectors")
-    add(parser, "model", CAUSAL | SETTINGS)
+    add(parser, "model", CAUSAL_FLAG | MODEL_SETTINGS)
     only, level = "laws, and parts of case names [all]", "forward, gradient or everything [everything]"
     add(
         parser, "cases", ("only", "level", "profile", "seed", "timeout", "in_process"), only=only, level=level,
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     require("rich", "check", extra="check")
     refuse_unwritable(args)
-    said: dict[str, Any] = {name: x for name in CAUSAL | SETTINGS if (x := getattr(args, name)) is not None}
+    said: dict[str, Any] = {name: x for name in CAUSAL_FLAG | MODEL_SETTINGS if (x := getattr(args, name)) is not None}
     said |= {"cache": [x.strip() for x in args.cache.split(",")]} if args.cache else {}
     said |= {"inputs": "vectors"} if args.layer is not None and args.inputs is None else {}
     only = args.only or ([args.reproduce] if args.reproduce else ())

@@ -6,19 +6,19 @@ from typing import Any
 
 ARRAYS = ("jax", "torch", "numpy")
 REPORTS = {"json": "JSON", "markdown": "Markdown"}
-LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything [everything]"
-PROFILES = "numbers, robust (NaN, extremes, empty sets) or law [numbers]"
-BUDGET = "CPU seconds of the run; 0: no limit, and no realistic sizes [30, for JAX 60]"
+LEVELS_HELP = "forward, gradient (and forward), backward (gradients alone) or everything [everything]"
+PROFILES_HELP = "numbers, robust (NaN, extremes, empty sets) or law [numbers]"
+BUDGET_HELP = "CPU seconds of the run; 0: no limit, and no realistic sizes [30, for JAX 60]"
 GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
     "cases": {
         "only": (list, "L6", "laws, parts of case names, and keywords [all]"),
-        "profile": (str, "PROFILE", PROFILES),
-        "level": (str, "LEVEL", LEVELS),
+        "profile": (str, "PROFILE", PROFILES_HELP),
+        "level": (str, "LEVEL", LEVELS_HELP),
         "dtype": (str, "DTYPE", "float32, float64, bfloat16 or float16 [float32]"),
         "seed": (int, "N", "random seed [a new one, printed in the report]"),
         "sizes": (str, "B=2,N=8,D=64", "sizes of axes B, N, G, T, S, D, V [each case's own]"),
         "precision": (str, "P", "precision of float32 products: highest, tf32 or bf16 [highest]"),
-        "budget": (float, "SECONDS", BUDGET),
+        "budget": (float, "SECONDS", BUDGET_HELP),
         "claims": (list, "CLAIM", "claims that are also tested: row-invariance"),
     },
     "more cases": {
@@ -60,7 +60,7 @@ ACTIONS: dict[Any, dict[str, Any]] = {  # of a name, or a type
     list: {"nargs": "+", "action": "extend"},
 }
 DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest"}
-NUMBERS = tuple(GROUPS["cases"])
+CASE_OPTIONS = tuple(GROUPS["cases"])
 WRITTEN = (*REPORTS, "quiet", "reproduce")
 MODELS = ("--model", "--layer")
 EPILOG = """\

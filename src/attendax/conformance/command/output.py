@@ -28,15 +28,15 @@ from .arguments import files
 if TYPE_CHECKING:
     from rich.console import Console
 
-LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of benchmarks/matrix: a line for each case
-SHOWN = 6  # faults, each of another kind
+LINES_VARIABLE = "ATTENDAX_CHECK_LINES"  # in the environment of a process of benchmarks/matrix: a line for each case
+SHOWN_FAULTS = 6  # faults, each of another kind
 RIGHT = (Verdict.OK, Verdict.CONVENTION)
 
 
 @contextmanager
 def live(*, quiet: bool = False) -> Iterator[Telling]:
     """Tell a run's course to a terminal as a line, to a process that asks for lines, and else to nobody."""
-    if os.environ.get(LINES):
+    if os.environ.get(LINES_VARIABLE):
         yield Telling(_print)
     elif quiet or sys.stderr is None or not sys.stderr.isatty():
         yield Telling()
@@ -100,7 +100,7 @@ class Status(Telling):
         self.counts["wrong"] += 1
         case, finding = outcome.case, outcome.finding
         kind = (outcome.verdict.value, case.level, finding.leaf or finding.message)
-        if kind not in self.kinds and len(self.kinds) < SHOWN:
+        if kind not in self.kinds and len(self.kinds) < SHOWN_FAULTS:
             self.kinds.add(kind)
             self._print(f"{case.name} ({case.law}): {outcome.told()}")
 

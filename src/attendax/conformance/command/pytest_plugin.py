@@ -27,9 +27,9 @@ from ..worker.place import implement
 from .arguments import how_of, settled
 from .options import GROUPS, add
 
-OWN = ("level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
-TITLES = ("conventions", "cases", "more cases", "time and process")
-GIVEN = pytest.StashKey[argparse.Namespace]()
+OWN_OPTIONS = ("level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
+OPTION_GROUPS = ("conventions", "cases", "more cases", "time and process")
+ARGUMENTS = pytest.StashKey[argparse.Namespace]()
 COLLECTED = pytest.StashKey[list["AttentionCollector"]]()
 FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process
 
@@ -45,13 +45,13 @@ class Words(argparse.ArgumentParser):
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, as ``attendax check`` does; the seed is drawn here, the same for all processes of a run."""
     words = Words(add_help=False, allow_abbrev=False)
-    for title in TITLES:
+    for title in OPTION_GROUPS:
         add(words, title, GROUPS[title])
     args = words.parse_args(shlex.split(config.option.attention_options))
-    own = {name: getattr(config.option, f"attention_{name}") for name in OWN}
+    own = {name: getattr(config.option, f"attention_{name}") for name in OWN_OPTIONS}
     vars(args).update({name: x for name, x in own.items() if x not in (None, [])})
     config.option.attention_seed = args.seed = drawn(args.seed)
-    config.stash[GIVEN], config.stash[COLLECTED], config.stash[FOUND] = args, [], []
+    config.stash[ARGUMENTS], config.stash[COLLECTED], config.stash[FOUND] = args, [], []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,7 +74,7 @@ class AttentionCollector(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """The cases."""
-        args, self.outcomes = self.config.stash[GIVEN], list[Outcome]()
+        args, self.outcomes = self.config.stash[ARGUMENTS], list[Outcome]()
         try:
             how, only = how_of(args), args.only or ()
             self.how = how._replace(
@@ -112,7 +112,7 @@ class AttentionCollector(pytest.Collector):
 
     def found(self) -> Outcomes:
         """The outcomes of all cases, without what only the script of a fault needs."""
-        made, how, level = self.made, self.how, self.config.stash[GIVEN].level
+        made, how, level = self.made, self.how, self.config.stash[ARGUMENTS].level
         kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
         subject_of(made).allow(how.patience, self.left)
         return Outcomes(

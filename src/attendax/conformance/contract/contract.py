@@ -126,7 +126,7 @@ class Contract:
         """The conventions under which `attendax check` judges it: those that no adapter translates, and no defect."""
         kept = {x.axis: x.value for x in self.meanings() if x.kind in JUDGED and x.axis in TABLE}
         conventions = Conventions().but(**{axis: x for axis, x in kept.items() if axis not in TRANSLATED})
-        always = ALWAYS.get(self.form.how["always"])
+        always = PAIRS_IF_ALWAYS.get(self.form.how["always"])
         return conventions.but(pairs=always) if always else conventions
 
     def lines(self) -> Iterator[str]:
@@ -174,7 +174,7 @@ class Contract:
         if form.word:
             yield from _rows("", [f"{form.options['mask'].name} may be the word 'causal', {form.word}"])
         meanings = list(self.meanings())
-        for title, kinds in TITLES.items():
+        for title, kinds in SECTION_TITLES.items():
             found = [x for x in meanings if x.kind in kinds]
             yield from ["", title] * bool(found)
             for x in found:
@@ -241,13 +241,13 @@ class Contract:
 
 JUDGED = CONVENTION, UNUSUAL
 TRANSLATED = "mask", "lse"
-ALWAYS = {  # values of the axis of pairs
+PAIRS_IF_ALWAYS = {  # values of the axis of pairs
     "aligned to the start": "causal", "aligned to the end": "causal to the end",
     "without its own key": "causal except for its own key",
     "aligned to the end, without its own key": "causal to the end except for its own key",
     DECLARED["decode"]: "causal except for a single query",
 }  # fmt: skip
-TITLES = {
+SECTION_TITLES = {
     "Conventions that differ from the laws": ("convention", ""),
     "Unusual: right only if you mean it": ("unusual",),
     "Defects: no library or paper documents this": ("defect",),
@@ -289,13 +289,13 @@ def _option(ours: str, option: Option, layout: str) -> str:
     rank, _, meaning = option.form.partition("/")
     axes = axes_of("".join(x for x in rank.replace("(BN)", "&") if x in f"1&TS{layout}"))  # of those that it has
     given = f"{axes}, {meaning}" if meaning else axes if set(rank) <= {*"BNTS()1"} and rank else option.form
-    named = "" if option.name == ours else WORDS.get(ours, ours.replace("_", " "))
+    named = "" if option.name == ours else OPTION_WORDS.get(ours, ours.replace("_", " "))
     said = ", ".join(filter(None, (named, given)))
     return f"{option.name}: {said}" if said else option.name
 
 
 SEGMENTS = "query_segment_ids", "key_segment_ids"
-WORDS = {"is_causal": "causal", "return_lse": "gives the log-sum-exp as well", "key_lengths": "lengths of keys"}
+OPTION_WORDS = {"is_causal": "causal", "return_lse": "gives the log-sum-exp as well", "key_lengths": "lengths of keys"}
 
 
 def _keywords(form: Form) -> Iterator[tuple[str, str, str]]:

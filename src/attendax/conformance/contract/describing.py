@@ -24,11 +24,11 @@ from . import asides, fitting
 from .contract import Contract, arrays_of
 
 SECONDS = {"jax": 10.0}  # the limit: CPU seconds of both processes after the import
-OTHERS = 4.0  # that of other frameworks
-WAITING = 120.0  # seconds on the clock, of a function that waits
+OTHER_SECONDS = 4.0  # that of other frameworks
+CLOCK_SECONDS = 120.0  # seconds on the clock, of a function that waits
 ADDED = "added, -inf drops"
 WHY = "its name is not known", "no known meaning gives its effect"
-CALL = 15.0  # seconds that a call of small arrays may take
+CALL_SECONDS = 15.0  # seconds that a call of small arrays may take
 NEXT = "; write a function of query, key and value, (B, N, T, D), around it, and describe that"
 
 
@@ -50,7 +50,7 @@ class Describer(Describing):
 
     def __init__(self, fn: Function, seconds: float | None = None) -> None:
         super().__init__(fn)
-        fn.patience = CALL
+        fn.patience = CALL_SECONDS
         self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
         self.arrays = ""  # the framework, from its first answer on
         self.seconds, self.calls, self.begun, self.since = seconds, 0, self._cores(), time.monotonic()
@@ -64,12 +64,12 @@ class Describer(Describing):
 
     def _most(self) -> float:
         """The limit."""
-        return self.seconds or SECONDS.get(self.arrays or "jax", OTHERS)
+        return self.seconds or SECONDS.get(self.arrays or "jax", OTHER_SECONDS)
 
     def _called(self, /, *given: Any, **more: Any) -> Answer:
         self.calls += 1
         most = self._most()
-        if self.calls % 4 == 0 and (self.spent() > most or time.monotonic() - self.since > max(WAITING, most)):
+        if self.calls % 4 == 0 and (self.spent() > most or time.monotonic() - self.since > max(CLOCK_SECONDS, most)):
             raise OutOfTime
         found = super()._called(*given, **more)
         self.arrays = self.arrays or self.fn.kind()

@@ -15,10 +15,10 @@ from ..against.writing import Adapter
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
 WIDEST_WEIGHT = 2048  # of a projection that changes nothing: its cost is the square
 MOST_SCORES = 2**24  # of a call with more heads, so that square weights have a row for each token
-FLAGS = {"is_causal": False, "return_lse": False}
+FLAG_DEFAULTS = {"is_causal": False, "return_lse": False}
 ADDED = "added, -inf drops"
 BESIDE = "w keys beside its own"  # the reach of a window of one number, on the side of the protocol
-SIDES = {  # of a window that is one number: what rules it out, and why
+SIDE_OBJECTIONS = {  # of a window that is one number: what rules it out, and why
     "before": ("right != 0", "its window looks back alone"),
     "on both sides": ("right != left", "its window is as wide on both sides"),
     "before, and all that comes after": ("right is not None", "its window has no end"),
@@ -45,7 +45,7 @@ def fit(
         options["bias"] = Option(mask.name, mask.form.partition("/")[0])  # it is a bias as well
     asked = {k: _of_protocol(k, x) for k, x in options.items() if _is_asked(k, x, form, loops)}
     how = {**form.how, "reach": BESIDE, "lse": "base e", "empty_lse": UNKNOWN}
-    a = Form(options=asked, how=how, grouped=form.grouped or "N" in loops, defaults=FLAGS)
+    a = Form(options=asked, how=how, grouped=form.grouped or "N" in loops, defaults=FLAG_DEFAULTS)
     more = {k: Option(k) for k in ("is_causal", "key_lengths") if k not in asked and _is_by_mask(k, options, form)}
     made = Adapter(dataclasses.replace(a, options=asked | more), a, dataclasses.replace(form, options=options), "*")
     square = {form.options[k].name for k in alike}
@@ -129,7 +129,7 @@ def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
         lines += _rule_out(f"{causal}T > S", f"it takes as many queries as keys at most{why}")
     for x in alike:
         why = f"with {alike[x]} it takes as many queries as keys alone"
-        lines += _rule_out(f"{x}{' is not None' * (x not in FLAGS)} and T != S", why)
+        lines += _rule_out(f"{x}{' is not None' * (x not in FLAG_DEFAULTS)} and T != S", why)
     return lines
 
 
@@ -178,7 +178,7 @@ def _numbers(asked: Mapping[str, Option], form: Form, no_limit: str) -> list[str
     lines = list[str]()
     if window := asked.get("window"):
         if window.form != WIDE["window"]:
-            ruled_out, why = SIDES[form.how["side"]]
+            ruled_out, why = SIDE_OBJECTIONS[form.how["side"]]
             ruled_out += " and not is_causal" * (ruled_out == "right != 0" and "is_causal" in asked)
             own = _rule_out("not is_causal", "its window counts if it is causal") * (window.form == WITH_CAUSAL)
             own += ["left, right = window", *_rule_out(f"left is None or {ruled_out}", why), "window = left"]

@@ -15,7 +15,7 @@ from ..against.remote import PERHAPS, Function
 from ..conventions.table import DECLARED, TABLE, UNSEARCHED
 from .contract import Contract
 
-CALLED = (
+CALL_KEYS = (
     "arrays", "layout", "order", "pack", "returns", "first_of_several", "grouped_heads", "heads", "equal_lengths",
     "queries_at_most_keys", "equal_lengths_with", "lacks",
 )  # fmt: skip
@@ -27,8 +27,8 @@ VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
     "reach": tuple(REACH), "side": tuple(SIDES),
 }  # fmt: skip
 OF_CALL = {"arrays": ("jax", "numpy", "torch"), "layout": LAYOUTS}
-AXES = (*TABLE, "always", "large", "empty_lse", "mask_word", "reach", "side")
-WORDS = {*OPTIONS, "query_segment_ids", "key_segment_ids"} - {"segments"}
+PINNED_AXES = (*TABLE, "always", "large", "empty_lse", "mask_word", "reach", "side")
+PINNED_OPTIONS = {*OPTIONS, "query_segment_ids", "key_segment_ids"} - {"segments"}
 TABLES = ("called", "keywords", "required", "means", "unread")
 
 
@@ -62,15 +62,15 @@ def expected(means: Mapping[str, str]) -> dict[str, str]:
 
 def _check(where: str, text: str, title: str, key: str, value: Any) -> None:
     if title == "called":
-        _allow(where, text, key, key, CALLED, "a key of [called]")
+        _allow(where, text, key, key, CALL_KEYS, "a key of [called]")
         for x in value if key == LACKS else ():
             _allow(where, text, key, x, PROTOCOL_TRAITS, "a trait")
         if key in OF_CALL:
             _allow(where, text, key, value, OF_CALL[key], f"a value of {key}")
     elif title == "keywords":
-        _allow(where, text, key, str(value).partition(":")[0], sorted(WORDS), "an option")
+        _allow(where, text, key, str(value).partition(":")[0], sorted(PINNED_OPTIONS), "an option")
     elif title == "means":
-        _allow(where, text, key, key, AXES, "an axis")
+        _allow(where, text, key, key, PINNED_AXES, "an axis")
         if key in VALUES:
             _allow(where, text, key, value, VALUES[key], f"a value of {key}")
         elif key in FORMULAS and not str(value).startswith(FORMULAS[key]):
@@ -110,7 +110,7 @@ def options_of(pinned: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def stated(fn: Function, pinned: Mapping[str, Mapping[str, Any]]) -> Contract:
     """The contract that a file states, of a function whose calls do not tell it."""
     called, means = pinned["called"], pinned["means"]
-    keywords = dict(pinned["keywords"]) or {name: name for name in fn.names if name in WORDS}
+    keywords = dict(pinned["keywords"]) or {name: name for name in fn.names if name in PINNED_OPTIONS}
     options, segments = dict[str, Option](), dict[str, str]()
     for name, said in keywords.items():
         ours, _, kind = str(said).partition(": ")

@@ -27,9 +27,9 @@ from .describing import Describer
 
 RATE = "dropout_rate"  # of dropout, by the kit's protocol
 TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
-UNREAD = "{} is not understood: {}; --ignore {} accepts that"
+UNREAD_WORDS = "{} is not understood: {}; --ignore {} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
-OF_NUMBERS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
+NUMBER_HARMS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
 
 
 class Settled(NamedTuple):
@@ -132,7 +132,7 @@ def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
         by_mask = "key_lengths" not in contract.form.options
 
     def is_of_it(cause: Cause) -> bool:
-        mine, some = cause.harm in OF_NUMBERS and not cause.tried, [cases[name] for name in cause.cases]
+        mine, some = cause.harm in NUMBER_HARMS and not cause.tried, [cases[name] for name in cause.cases]
         of_lengths = [by_mask and "key_lengths" in case.options for case in some]
         asks = [_asks(case, defect) for case in some]
         if defect.axis == "large":
@@ -181,7 +181,7 @@ def _unread(contract: Contract, settled: Settled) -> Iterator[str]:
     """Its parameters of which no meaning is known."""
     ignored = {*settled.ignored, *settled.pinned.get("unread", ())}
     unread = {x: why for x, why in contract.unread.items() if x in (*contract.names, SECOND) and x not in ignored}
-    yield from (UNREAD.format(x, why, f'"{x}"' if " " in x else x) for x, why in unread.items())
+    yield from (UNREAD_WORDS.format(x, why, f'"{x}"' if " " in x else x) for x, why in unread.items())
 
 
 def _unlike(contract: Contract, settled: Settled) -> Iterator[str]:

@@ -16,7 +16,7 @@ from .parts import of_scores
 from .table import ASKS, DECLARED, SEES_LATER, SLOPES
 from .values import LAW, Conventions, law
 
-MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
+SEEING_AXES = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
 
 
 @functools.cache
@@ -79,7 +79,7 @@ class Steps:
                   for x, name in (("of_queries", "query_segment_ids"), ("of_keys", "key_segment_ids"))
                   if options.get(name) is not None}  # fmt: skip
         known["mask"] = of_scores(options["mask"]) if options.get("mask") is not None else None
-        asked = [axis for axis in MASKING if any(is_given(options.get(name)) for name in ASKS[axis])]
+        asked = [axis for axis in SEEING_AXES if any(is_given(options.get(name)) for name in ASKS[axis])]
         by_axis = {axis: self.line(axis) for axis in asked}
         known["by_mask"] = self._all({axis: x for axis, x in by_axis.items() if axis == "mask"})
         if self.bias is not None:

@@ -11,14 +11,14 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves, allowed_pairs
 
-MASKS = ("mask", "is_causal", "offset", "window", "key_lengths", "query_segment_ids", "key_segment_ids")
-PAIRS = 2**19  # of queries and keys in a part: 4 MiB in float64; the definition holds a dozen such arrays at once
+MASK_OPTIONS = ("mask", "is_causal", "offset", "window", "key_lengths", "query_segment_ids", "key_segment_ids")
+PART_PAIRS = 2**19  # of queries and keys in a part: 4 MiB in float64; the definition holds a dozen such arrays at once
 
 Function = Callable[[Inputs], Leaves]
 Places = dict[str, tuple[slice, ...]]
 
 
-def in_parts(function: Function, most: int = PAIRS) -> Function:
+def in_parts(function: Function, most: int = PART_PAIRS) -> Function:
     """The function, which gets large inputs one part after the other."""
 
     @functools.wraps(function)
@@ -93,7 +93,7 @@ def part(
 
     places: Places = {"sinks": queries[1:2], **dict.fromkeys(("key", "value"), (queries[0], slice(g, g + 1), keys))}
     places |= dict.fromkeys(("query", "cotangent", "lse_cotangent"), queries)
-    whole, options = inputs.arrays, {k: x for k, x in inputs.options.items() if k not in MASKS}
+    whole, options = inputs.arrays, {k: x for k, x in inputs.options.items() if k not in MASK_OPTIONS}
     if "bias" in whole:
         whole = whole | {"bias": of_scores(whole["bias"])}
         places["bias"] = at(whole["bias"])
@@ -104,10 +104,10 @@ def part(
     return Inputs(arrays, options, extra), places
 
 
-LARGE = 2**17  # pairs of queries and keys, from which on a case is computed by the formula
+LARGE_PAIRS = 2**17  # pairs of queries and keys, from which on a case is computed by the formula
 REPEATED = 2**20  # or so many numbers of keys and values, were they repeated for each query head
-BLOCK = 2**17  # pairs whose scores are made at a time: 1 MiB, which a cache holds
-MOST = 1e100  # beyond it, or where a number is not finite, ``spec`` alone knows
+BLOCK_PAIRS = 2**17  # pairs whose scores are made at a time: 1 MiB, which a cache holds
+LARGEST_NUMBER = 1e100  # beyond it, or where a number is not finite, ``spec`` alone knows
 COTANGENTS = ("cotangent", "lse_cotangent")
 
 
@@ -120,7 +120,7 @@ def by_formula_where_large(formula: Function) -> Callable[[Function], Function]:
             if not is_for(inputs):
                 return by_spec(inputs)
             with np.errstate(all="ignore"):
-                return joined(formula, inputs, BLOCK, trimmed=True)
+                return joined(formula, inputs, BLOCK_PAIRS, trimmed=True)
 
         return run
 
@@ -129,7 +129,7 @@ def by_formula_where_large(formula: Function) -> Callable[[Function], Function]:
 
 def is_for(inputs: Inputs) -> bool:
     """Tell whether a call is large, and all of its numbers are ordinary; a bias may be -inf."""
-    if not can_be_cut(inputs) or not (pairs(inputs) > LARGE or _repeated(inputs) > REPEATED) or not pairs(inputs):
+    if not can_be_cut(inputs) or not (pairs(inputs) > LARGE_PAIRS or _repeated(inputs) > REPEATED) or not pairs(inputs):
         return False
     given: Mapping[str, Any] = inputs.arrays | {k: x for k, x in inputs.extra.items() if k in COTANGENTS}
     return all(_is_ordinary(x, bound=name == "bias") for name, x in given.items())
@@ -143,4 +143,4 @@ def _repeated(inputs: Inputs) -> int:
 def _is_ordinary(x: np.ndarray, *, bound: bool) -> bool:
     x = x.astype(np.float32) if x.dtype.itemsize == 2 else x
     lowest, largest = float(x.min(initial=0)), float(x.max(initial=0))  # NaN, where one is
-    return largest < MOST and (lowest > -MOST or (bound and lowest == -np.inf))
+    return largest < LARGEST_NUMBER and (lowest > -LARGEST_NUMBER or (bound and lowest == -np.inf))

@@ -20,7 +20,7 @@ LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
 JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
-SO_FAR, BLOCKS = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
+SO_FAR, BLOCK_SIZES = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD = "mask in place of causal"
 OF_VALID = "aligned to the end of the key lengths"  # of causal, and of a window
 NEARER = "aligned to the end, to the start where T > S"  # of causal
@@ -318,11 +318,11 @@ TABLE: dict[str, Axis] = {
         "over queries": Line("softmax(s, -2)", "softmax runs over the queries"),
         "not divided": Line("np.exp(s - top(s))", "the softmax is not divided by its sum"),
         **_of("outputs of blocks of {b} as they are", f"{SO_FAR} / np.exp(s - top(s)).sum(-1, keepdims=True)",
-              JOINED.format("output"), BLOCKS),
+              JOINED.format("output"), BLOCK_SIZES),
         **_of("sums of blocks of {b} as they are", f"np.exp(s - top(s)) / {SO_FAR}.sum(-1, keepdims=True)",
-              JOINED.format("sum"), BLOCKS),
+              JOINED.format("sum"), BLOCK_SIZES),
         **_of("blocks of {b} as they are", f"{SO_FAR} / {SO_FAR}.sum(-1, keepdims=True)",
-              JOINED.format("output and sum"), BLOCKS),
+              JOINED.format("output and sum"), BLOCK_SIZES),
         "masked after": Line("softmax(without('mask')) * seen", "the mask is applied after the softmax"),
         "causal after": Line("softmax(s) * (j <= i)", "it is causal without is_causal, by zeros after the softmax"),
         "bias after": Line("softmax(without('bias')) + bias", "the bias is added after the softmax"),
@@ -430,7 +430,7 @@ DECLARED = {  # what an adapter or a flag declares, as a value of the axes causa
     "decode": "aligned to the start, and a single query sees all", "zero": "0", "mean": "the mean of the values",
     "nan": "NaN",
 }  # fmt: skip
-BACKWARD = ("delta", "of_scores", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
+BACKWARD_AXES = ("delta", "of_scores", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
 ASKS = {  # the options without which an axis makes no difference, any of them
     "causal": ("is_causal",), "offset": ("offset",), "window": ("window",), "key_lengths": ("key_lengths",),
     "segments": ("query_segment_ids",), "mask": ("mask",), "given_scale": ("scale",), "order": ("softcap", "bias"),

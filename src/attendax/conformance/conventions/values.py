@@ -9,7 +9,7 @@ import numpy as np
 from .table import CONVENTION, DECLARED, DEFECT, INSTEAD, TABLE, UNSEARCHED, UNUSUAL, Line, python, words_of_scale
 
 NEAR = 2e-3  # of an exponent, and of a number as a share of it
-AXES = ("N", "T", "S", "D", "V")
+SIZE_AXES = ("N", "T", "S", "D", "V")
 Measure = Callable[[Mapping[str, int], float | None], float | None]  # the scale, at sizes and where one is given
 
 
@@ -78,7 +78,7 @@ def solved(measure: Measure, sizes: Mapping[str, int], given: float | None = Non
     if not first or first < 0:
         return ""
     powers = {}
-    for axis in AXES:
+    for axis in SIZE_AXES:
         more = {axis: 2 * sizes[axis]} | ({"G": 2 * sizes["G"]} if axis == "N" and "G" in sizes else {})
         found = measure({**sizes, **more}, given)
         if found is None and axis == "D":  # of as many values

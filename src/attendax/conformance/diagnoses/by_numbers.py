@@ -19,17 +19,17 @@ from .causes import Faults
 from .explaining import varied
 from .hypothesis import lengths, loosely, multiplied
 
-BLOCKS = (512, 256, 128, 64, 32, 16)
+ROUNDED_BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
 MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong; and of all, where it is the precision
-LENGTH = 4  # the fewest queries and keys that tell rounding from a mistake
+LEAST_LENGTH = 4  # the fewest queries and keys that tell rounding from a mistake
 # scores of 0 for a power of 2 of keys, and -256 for the rest: weights and averages are exact in any precision
 EVEN = """query = 0 * query; query[..., 0] = 1; key[..., 0] = 0; value = np.rint(2 * value).astype(dtype)
 key[..., 2 ** int(np.log2(S)) :, 0] = -(2.0 ** (8 + round(np.log2(D) / 2)))"""
 # scaled scores of 0, 2, 4 and 6; the result is the weights, and no precision of products rounds one by more than itself
-STEPS = """query = 0 * query; query[..., 0] = 1; key = 0 * key
+STEP_VALUES = """query = 0 * query; query[..., 0] = 1; key = 0 * key
 key[..., 0] = 2 ** (1 + round(np.log2(D) / 2)) * (np.arange(S) % 4); value = value * 0 + np.eye(S, V, dtype=dtype)"""
-EXACT = 2e-6
+EXACT_ERROR = 2e-6
 ROUNDED = "rounds more than L8 allows, and no more than is allowed where only numbers are asked"
 FACTORS = 1e-4  # how constant a factor is
 SYMBOLS = (
@@ -38,8 +38,8 @@ SYMBOLS = (
 )  # fmt: skip
 MEANS = {"1/scale": ": the scale is left out", "scale": ": the scale is applied once more",
          "1/log 2": ": in units of log 2", "log 2": ": in units of log 2"}  # fmt: skip
-SCALED = TABLE["gradient_scale"]
-WITHOUT_SCALE = {"grad key": SCALED["not of keys"].words, "grad query": SCALED["not of queries"].words}
+SCALE_LINES = TABLE["gradient_scale"]
+WITHOUT_SCALE = {"grad key": SCALE_LINES["not of keys"].words, "grad query": SCALE_LINES["not of queries"].words}
 
 
 def see(faults: Faults) -> None:
@@ -72,7 +72,7 @@ def _precision(faults: Faults, level: str, dtype: str) -> None:
 
 def _size(trial: Trial) -> tuple[bool, int, str]:
     """The order in which trials are taken for ``only_rounds``: the smallest that has enough queries and keys."""
-    return min(lengths(trial)) < LENGTH, trial.case.pairs, trial.case.name
+    return min(lengths(trial)) < LEAST_LENGTH, trial.case.pairs, trial.case.name
 
 
 def only_rounds(trial: Trial, unit: float) -> bool:
@@ -83,11 +83,11 @@ def only_rounds(trial: Trial, unit: float) -> bool:
     """
     form, own = trial.implementation.form, SIZES | trial.case.sizes
     axes = "S" if own["T"] == 1 and not form.causal else "TS"  # one query is all that some take
-    for sizes in dict.fromkeys("TS", LENGTH), own | {axis: max(own[axis], LENGTH) for axis in axes}:
+    for sizes in dict.fromkeys("TS", LEAST_LENGTH), own | {axis: max(own[axis], LEAST_LENGTH) for axis in axes}:
         case = CASES[0]._replace(sizes=sizes, dtype=trial.case.dtype)
-        even, steps = (with_case(trial, plain_of(form, {}, lines, case=case)) for lines in (EVEN, STEPS))
+        even, steps = (with_case(trial, plain_of(form, {}, lines, case=case)) for lines in (EVEN, STEP_VALUES))
         if even and steps:
-            return _is_within(even, EXACT) and _is_within(steps, 4 * unit, of_each=True)
+            return _is_within(even, EXACT_ERROR) and _is_within(steps, 4 * unit, of_each=True)
     return False  # it cannot be asked, or there is no time
 
 
@@ -211,7 +211,7 @@ def from_a_block_on(trial: Trial) -> str:
     """Right in the first rows of a leaf, wrong from a multiple of a block on, and the same with more rows."""
     found = _first_rows(trial)
     sizes = SIZES | trial.case.sizes
-    longer = {axis: 2 * sizes[axis] + BLOCKS[-1] for axis in "TS"}
+    longer = {axis: 2 * sizes[axis] + ROUNDED_BLOCKS[-1] for axis in "TS"}
     other = with_case(trial, trial.case._replace(sizes=sizes | longer)) if found else None
     if other is None or _first_rows(other)[:2] != found[:2]:
         return ""
@@ -224,7 +224,7 @@ def _first_rows(trial: Trial) -> tuple[Any, ...]:
     """A leaf, its first row that is wrong, the block that this is a multiple of, and the last one; or nothing."""
     for leaf in ("out", "grad query", "grad key", "grad value"):
         wanted, got = trial.expected().get(leaf), trial.got.get(leaf)
-        if wanted is None or got is None or wanted.shape != np.shape(got) or wanted.shape[-2] <= BLOCKS[-1]:
+        if wanted is None or got is None or wanted.shape != np.shape(got) or wanted.shape[-2] <= ROUNDED_BLOCKS[-1]:
             continue
         allowed = loosely(trial, trial.expected())[leaf].allowed * (np.abs(wanted).max() or 1)
         off = ~(np.abs(np.asarray(got, np.float64) - wanted) <= allowed)
@@ -232,7 +232,7 @@ def _first_rows(trial: Trial) -> tuple[Any, ...]:
         if not rows.any() or rows.all():
             continue
         first, last = int(np.argmax(rows)), len(rows) - 1 - int(np.argmax(rows[::-1]))
-        block = next((b for b in BLOCKS if first % b == 0 and first), None)
+        block = next((b for b in ROUNDED_BLOCKS if first % b == 0 and first), None)
         if block and first < last and rows[first : last + 1].mean() >= MOST_ROWS:  # not a row here and there
             return leaf, first, block, last
     return ()

@@ -15,10 +15,10 @@ from ..conventions import formula
 from ..conventions.values import factor_of, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case
-from .hypothesis import FORWARD, attempt, is_backward, is_near, is_right, lengths
+from .hypothesis import FORWARD_WAYS, attempt, is_backward, is_near, is_right, lengths
 
 MOST_CALLS = 80
-BLOCKS = (128, 64, 32, 16)
+PROBED_BLOCKS = (128, 64, 32, 16)
 SKIPPED, LOST = "some queries do not see whole blocks of keys", "some queries do not see some keys"
 BLIND, TOO_MANY = "some queries see no key", "some queries see keys that they may not"
 NEGATED = "some results have the wrong sign"
@@ -29,11 +29,11 @@ ONE_KEY = """query = np.full_like(query, 2 / D); key = 0 * key; key[..., 0, :] =
 value = 0 * value; value[..., 0, :] = 1"""  # the first score is twice the scale, all others are 0
 BIASED = """query = 0 * query; value = 0 * value; value[..., 0, :] = 1
 bias = np.zeros((1, 1, T, S), dtype); bias[..., 0] = 1"""  # the first score is what a bias of 1 adds
-EVEN = "query = np.full_like(query, 1 / D); key = np.full_like(key, {score} * D**0.5)"
+EQUAL_SCORES = "query = np.full_like(query, 1 / D); key = np.full_like(key, {score} * D**0.5)"
 ABOUT = {"float16": (6, 100), "float64": (600, 720)}  # scores below and above the last whose exponential is finite
-LOWEST = -103.0  # a score below which every exponential is 0 in float32
-MANY, MORE_KEYS = 9, (0, 5)
-GIVEN = 0.3
+UNDERFLOW_SCORE = -103.0  # a score below which every exponential is 0 in float32
+COUNTED_KEYS, MORE_KEYS = 9, (0, 5)
+GIVEN_SCALE = 0.3
 
 
 def told(trial: Trial) -> str:
@@ -84,7 +84,7 @@ def _is_seen_otherwise(trial: Trial, lost: np.ndarray) -> bool:
 
 def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
     """Tell whether of each block of keys a query sees all or nothing of what it should see, and some are lost."""
-    for block in BLOCKS:
+    for block in PROBED_BLOCKS:
         starts = np.arange(0, lost.shape[-1], block)
         missing, all_of = (np.add.reduceat(x.astype(int), starts, axis=-1) for x in (lost, seen))
         if len(starts) > 1 and ((missing == 0) | (missing == all_of)).all() and (missing > 1).any():
@@ -116,18 +116,18 @@ def overflows(trial: Trial) -> bool:
     And scores that are all alike are right as long as their exponentials are finite, and wrong beyond.
     """
     wanted, got = (x.get("out", np.zeros(0)) for x in (trial.expected(), trial.got))
-    if trial.case.direction not in FORWARD or got.shape != wanted.shape or np.isfinite(got).all():
+    if trial.case.direction not in FORWARD_WAYS or got.shape != wanted.shape or np.isfinite(got).all():
         return False
     largest = attempt(lambda: formula.top(formula.Steps(trial.inputs).scores()))
     if largest is None:
         return False
     limit = np.log(float(np.finfo("float16" if trial.dtype == "float16" else "float32").max))
-    bad = ((largest > limit) | ((largest < LOWEST) & (largest > -np.inf))).reshape(*wanted.shape[:-1], 1)
+    bad = ((largest > limit) | ((largest < UNDERFLOW_SCORE) & (largest > -np.inf))).reshape(*wanted.shape[:-1], 1)
     if not is_near(trial, {"out": np.where(bad & ~np.isfinite(got), wanted, got)}, {"out": wanted}):
         return False
     ends = []
     for score in ABOUT.get(trial.dtype, (80, 92)):
-        other = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{EVEN.format(score=score)}"))
+        other = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{EQUAL_SCORES.format(score=score)}"))
         ends.append(other and is_right(other, other.got))
     return ends == [True, False]
 
@@ -180,7 +180,7 @@ def _scales(trial: Trial) -> dict[str, str]:
     sizes = SIZES | plain_of(form, {}).sizes
     found = {"scale": solved(measure, sizes)}
     if trial.implementation.lack(["scale"]) is None:
-        found["given_scale"] = solved(measure, sizes, GIVEN)
+        found["given_scale"] = solved(measure, sizes, GIVEN_SCALE)
     return found
 
 
@@ -198,12 +198,12 @@ def _causal(trial: Trial) -> dict[str, str]:
     """The reach of causal, j <= i + 2, where it is a number of keys from the start or from the end."""
     reach = []
     for more in MORE_KEYS:
-        sizes = trial.case.sizes | {"T": MANY, "S": MANY + more}
+        sizes = trial.case.sizes | {"T": COUNTED_KEYS, "S": COUNTED_KEYS + more}
         if (other := with_case(trial, trial.case._replace(lines=EQUAL, sizes=sizes))) is None:
             return {}
-        out = np.asarray(other.got["out"], np.float64).reshape(-1, MANY, other.got["out"].shape[-1])
+        out = np.asarray(other.got["out"], np.float64).reshape(-1, COUNTED_KEYS, other.got["out"].shape[-1])
         keys = np.rint(2 * out) if np.isfinite(out).all() else np.full(out.shape, -1)
-        ahead = (keys - np.arange(MANY)[:, None])[(keys > 0) & (keys < MANY + more - 1)]
+        ahead = (keys - np.arange(COUNTED_KEYS)[:, None])[(keys > 0) & (keys < COUNTED_KEYS + more - 1)]
         if not ahead.size or np.ptp(ahead):
             return {}
         reach.append(int(ahead[0]))
@@ -215,7 +215,7 @@ def _causal(trial: Trial) -> dict[str, str]:
     return {"causal": f"j <= {end} {'-' if last < 0 else '+'} {abs(last)}"}
 
 
-LOOKS: tuple[tuple[list[set[str]], Callable[[Trial], dict[str, str]]], ...] = (  # by the options of a call
+PROBES: tuple[tuple[list[set[str]], Callable[[Trial], dict[str, str]]], ...] = (  # by the options of a call
     ([set(), {"scale"}], _scales),
     ([{"bias"}], _bias),
     ([{"is_causal"}], _causal),

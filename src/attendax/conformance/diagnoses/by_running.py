@@ -17,18 +17,18 @@ from ..judge.comparing import compare
 from ..judge.trial import Trial
 from ..worker.calling import Worker, subject_of
 from ..worker.errors import Failed, NoNumbers
-from .hypothesis import FORWARD, GRADIENT, is_near, is_right, loosely
+from .hypothesis import FORWARD_WAYS, GRADIENT_WAYS, is_near, is_right, loosely
 
 RACE = "a race, or state kept between calls"
 UNWRITTEN = "uninitialised memory: whole rows are never written"
 ANEW = "state kept between calls: the first call in a new process is right"
 STRIDES = "wrong for arrays that are not contiguous: strides are not read"
 COMPILED = "right without jax.jit, wrong under it"
-ONCE = "what the function does in Python it does once, when it is traced"
+TRACED_ONCE = "what the function does in Python it does once, when it is traced"
 BEYOND_ROUNDING, BEYOND_COMPILING = 4.0, 1000.0  # times what rounding may explain
 MARK = 0x3FFD5  # the first bits, in float64, of the NaN that freed memory is left with
 FARTHEST = 2**13  # of a size that is looked at
-DRAWS, SEED_STEP = 2, 104729  # of the numbers by which a size is tried again, and what lies between their seeds
+SIZE_DRAWS, SEED_STEP = 2, 104729  # of the numbers by which a size is tried again, and what lies between their seeds
 LARGEST = "float(np.abs(np.nan_to_num({0}, nan=0, posinf=0, neginf=0)).max(initial=0))"
 ROWS_OF_KEYS = "np.repeat(key.reshape(-1, *key.shape[-2:]), query[..., 0, 0].size // key[..., 0, 0].size, 0)"
 PRODUCTS = f"query.reshape(-1, *query.shape[-2:]) @ {ROWS_OF_KEYS}.swapaxes(-1, -2)"
@@ -106,7 +106,7 @@ def is_right_anew(trial: Trial) -> bool:
 
 def is_called_once(trial: Trial) -> bool:
     """Tell whether the numbers are those of one call, which can be made again."""
-    return trial.case.judge == "value" and trial.case.direction.partition(",")[0] in (*FORWARD, *GRADIENT)
+    return trial.case.judge == "value" and trial.case.direction.partition(",")[0] in (*FORWARD_WAYS, *GRADIENT_WAYS)
 
 
 def is_unsteady(trial: Trial) -> bool:
@@ -189,11 +189,11 @@ def is_wrong_when_compiled(trial: Trial) -> bool:
     return eager is not None and is_right(trial, eager)
 
 
-LOOKS: tuple[tuple[str, Callable[[Trial], bool], str], ...] = (  # words, whether it is so, and the remedy
+RERUNS: tuple[tuple[str, Callable[[Trial], bool], str], ...] = (  # words, whether it is so, and the remedy
     (UNWRITTEN, is_unwritten, ""),
     (RACE, is_unsteady, ""),
     (STRIDES, is_cured_by_copies, ""),
-    (COMPILED, is_wrong_when_compiled, ONCE),
+    (COMPILED, is_wrong_when_compiled, TRACED_ONCE),
 )
 
 
@@ -271,7 +271,7 @@ def _bound(trial: Trial, axis: str, right: int, times: Mapping[str, int]) -> str
     while wrong - right > 1:
         half = (right + wrong) // 2
         right, wrong = (half, wrong) if is_right_at(half) else (right, half)
-    for draw in range(1, 1 + DRAWS):
+    for draw in range(1, 1 + SIZE_DRAWS):
         drawn = Trial(trial.implementation, trial.case, trial.how._replace(seed=trial.how.seed + draw * SEED_STEP))
         if not _is_right_at(drawn, times, right) or not _if_wrong(_at(drawn, times, wrong)):
             return ""

@@ -11,20 +11,20 @@ from ..judge.trial import Trial
 from ..judge.verdicts import WITHOUT, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from .by_running import STRIDES
-from .hypothesis import GRADIENT
+from .hypothesis import GRADIENT_WAYS
 
 # in names that need no word for the way of calling
-OF_GRADIENTS = r"gradient(?! of the values alone)|grad |^dS|^delta|tangent|derivative|^second |race|not contiguous"
-BACKWARD = "in the backward, "
+GRADIENT_WORDS = r"gradient(?! of the values alone)|grad |^dS|^delta|tangent|derivative|^second |race|not contiguous"
+IN_BACKWARD = "in the backward, "
 WAYS = (  # of calling, each with the words that a name gets where all of its cases are called so
     ({"vmap", "per example gradient"}, "under vmap, "),
-    ({*GRADIENT, "per example gradient"}, BACKWARD),
+    ({*GRADIENT_WAYS, "per example gradient"}, IN_BACKWARD),
     ({"jvp"}, "in forward mode, "),
 )
 VAGUE = r"(the result|the gradient of \w+|lse) is "
-ORDER = list(Harm)
-PLAINEST = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
-WRONG = tuple(PLAINEST)
+HARM_ORDER = list(Harm)
+PLAIN_CASES = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
+WRONG = tuple(PLAIN_CASES)
 
 
 class Faults:
@@ -66,7 +66,7 @@ def harm_of(outcome: Outcome) -> Harm:
 
 def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
     """A cause of some outcomes."""
-    return Cause(name, min(map(harm_of, taken), key=ORDER.index), tuple(o.case.name for o in taken), tried, remedy)
+    return Cause(name, min(map(harm_of, taken), key=HARM_ORDER.index), tuple(o.case.name for o in taken), tried, remedy)
 
 
 def folded(
@@ -115,7 +115,7 @@ def _may_follow(cause: Cause, first: Cause, cut: bool) -> bool:
     if "--precision" in first.remedy:  # every case was tried, and it clears all of the cause
         return False
     of_gradients = first.harm is Harm.NUMBERS and all(_case(name).level != FORWARD for name in cause.cases)
-    if not (first.tried or re.match(VAGUE, first.name) or PLAINEST.get(first.harm) in first.cases or of_gradients):
+    if not (first.tried or re.match(VAGUE, first.name) or PLAIN_CASES.get(first.harm) in first.cases or of_gradients):
         return False
     return all(any(_holds(name, one) for one in first.cases) for name in cause.cases)
 
@@ -151,8 +151,8 @@ def _fewest_options(cause: Cause) -> int:
 def rank(cause: Cause) -> tuple[int, bool, bool, int, int]:
     """The rank by harm; of one harm by the plainest call, then explained ones first."""
     vague = 2 if cause.name == WITHOUT else bool(re.match(VAGUE, cause.name))
-    special = PLAINEST.get(cause.harm) not in cause.cases
-    return ORDER.index(cause.harm), special, not cause.tried, vague, -len(cause.cases)
+    special = PLAIN_CASES.get(cause.harm) not in cause.cases
+    return HARM_ORDER.index(cause.harm), special, not cause.tried, vague, -len(cause.cases)
 
 
 def apart(cause: Cause) -> tuple[Any, ...]:
@@ -167,12 +167,12 @@ def joined(causes: Iterable[Cause], apart: Callable[[Cause], tuple[Any, ...]] = 
     Without a reason it is the same whatever the numbers in it, the options and the direction.
     """
     found: dict[Any, Cause] = {}
-    for cause in sorted(causes, key=lambda cause: (cause.name.startswith(BACKWARD), len(cause.name))):
+    for cause in sorted(causes, key=lambda cause: (cause.name.startswith(IN_BACKWARD), len(cause.name))):
         name = cause.name if cause.tried else re.sub(r"\d+", "#", cause.name.partition(", with ")[0])
-        plain, key = ((x, *apart(cause)) for x in (name.removeprefix(BACKWARD), name))
+        plain, key = ((x, *apart(cause)) for x in (name.removeprefix(IN_BACKWARD), name))
         key = plain if plain in found else key
         if one := found.get(key):
-            harm = min(one.harm, cause.harm, key=ORDER.index)
+            harm = min(one.harm, cause.harm, key=HARM_ORDER.index)
             cause = one._replace(harm=harm, cases=one.cases + cause.cases, tried=one.tried + cause.tried)
         found[key] = cause
     return list(found.values())

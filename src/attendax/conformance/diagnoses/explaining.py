@@ -20,13 +20,13 @@ from . import by_probing, packs
 from .by_running import is_called_once, is_late, until_the_end_of, with_case
 from .hypothesis import Hypothesis, is_right, of_table, pairs_of
 
-LEVELS = 3  # reasons that come on top of each other
-MOST_PAIRS = 2**20  # of a green case that may refute, and of a call that is tried with two values at once
-PLAINEST = 12  # calls with options that are tried with two values at once, beside all plain ones
-LOW = """query = (-200 * np.clip(abs(query), 0, 3)).astype(dtype)
+MOST_LEVELS = 3  # reasons that come on top of each other
+REFUTING_PAIRS = 2**20  # of a green case that may refute, and of a call that is tried with two values at once
+OPTION_CALLS = 12  # calls with options that are tried with two values at once, beside all plain ones
+LOW_SCORES = """query = (-200 * np.clip(abs(query), 0, 3)).astype(dtype)
 key = np.clip(abs(key), 0, 3)"""  # what is written where masked is above these scores
 MOST_NAMES = 3  # of reasons that nothing tells apart
-CALLS = 6  # that tell reasons apart
+MOST_CALLS = 6  # that tell reasons apart
 VARIED: tuple[dict[str, int], ...] = (
     {"T": 7, "S": 7}, {"T": 5, "S": 12}, {"T": 9, "S": 4}, {"N": 5, "G": 5, "D": 9, "V": 9}, {"T": 1},
     {"B": 3, "N": 6, "G": 2}, {"T": 40, "S": 40},
@@ -53,7 +53,7 @@ class Greens:
         self.implementation, self.how = implementation, how
         self.trials: dict[str, Trial] = {}
         cases = [o.case for o in outcomes if o.verdict in RIGHT and o.case.judge == "value"]
-        self.cases = sorted((case for case in cases if case.pairs <= MOST_PAIRS), key=lambda case: case.pairs)
+        self.cases = sorted((case for case in cases if case.pairs <= REFUTING_PAIRS), key=lambda case: case.pairs)
 
     def refute(self, hypothesis: Hypothesis, way: tuple[Any, ...]) -> bool:
         """Tell whether some case that is asked in a way would have been wrong; if time runs out, it means nothing.
@@ -126,7 +126,7 @@ def _by_one_value(
     every, left = list(found), _without_reason(trials, found)
     first = next((hypothesis for hypothesis, _ in found if hypothesis.values), None)
     hypotheses: list[Hypothesis] = [*table, *packs.HYPOTHESES]
-    for level in range(LEVELS):
+    for level in range(MOST_LEVELS):
         first = None if level else first
         for hypothesis, names in _of_level(left, hypotheses, greens):
             told = {name for name in names if not hypothesis.is_ignored(left[name])}
@@ -185,7 +185,7 @@ def _standing(found: list[Reason], trials: Mapping[str, Trial], reds: Mapping[st
 
 def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hypothesis]:
     """Two values at once that give what all calls gave, or the plainest, which one alone does not."""
-    asked = [t for t in trials.values() if _is_asked_once(t) and _is_finite(t) and pairs_of(t) <= MOST_PAIRS]
+    asked = [t for t in trials.values() if _is_asked_once(t) and _is_finite(t) and pairs_of(t) <= REFUTING_PAIRS]
     plain = [t for t in asked if not t.case.options]
     asked = sorted([*asked, *varied(plain)], key=plainness)
     by_value = {hypothesis.values: hypothesis for hypothesis in table}
@@ -201,7 +201,7 @@ def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hy
     def here(trial: Trial) -> list[Change]:
         return [values[0] for values in by_value if by_value[values].matters(trial)]
 
-    ways = (fitting(some, here, explain, 2) for some in (asked, asked[: len(plain) + PLAINEST]) if some)
+    ways = (fitting(some, here, explain, 2) for some in (asked, asked[: len(plain) + OPTION_CALLS]) if some)
     return next(filter(None, ([both(x) for x in found if len(x) > 1] for found in ways)), [])
 
 
@@ -217,7 +217,7 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, str]:
     """Numbers that are solved for, by axis, where the scale, a bias or causal may be wrong."""
     mine = [trial for trial in trials if _is_asked_once(trial) and not trial.implementation.recorded]
     found: dict[str, str] = {}
-    for calls, look in by_probing.LOOKS:
+    for calls, look in by_probing.PROBES:
         asked = [trial for trial in mine if trial.case.options in calls]
         found |= look(min(asked, key=pairs_of)) if asked else {}
     return found
@@ -302,7 +302,7 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     if is_late():
         return None
     for trial in once[:MOST_NAMES] if len(rivals) > 1 else ():
-        low = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{LOW}"))
+        low = with_case(trial, trial.case._replace(lines=f"{trial.case.lines}\n{LOW_SCORES}"))
         rivals = (_left_by(low, rivals) if low else []) or rivals
     plainest = min(trials, key=plainness)
     rivals = [hypothesis for hypothesis in rivals if hypothesis.says(plainest, whole=True)] or rivals
@@ -317,7 +317,7 @@ def varied(trials: Iterable[Trial]) -> Iterator[Trial]:
     """Yield the plainest call at other sizes."""
     once = _called_once(trials)
     made = (with_case(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
-    return itertools.islice(filter(None, made), CALLS)
+    return itertools.islice(filter(None, made), MOST_CALLS)
 
 
 def _called_once(trials: Iterable[Trial]) -> list[Trial]:

@@ -17,19 +17,20 @@ from ..judge.verdicts import AGAIN, AN_ARRAY, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, unexplained
 from .causes import VAGUE, WRONG, Faults, apart, folded, joined, rank
-from .explaining import MOST_PAIRS, Greens, Reason, plainness, question_of, reasons, speaks
-from .hypothesis import LARGE, Hypothesis, pairs_of
+from .explaining import REFUTING_PAIRS, Greens, Reason, plainness, question_of, reasons, speaks
+from .hypothesis import SLOW_PAIRS, Hypothesis, pairs_of
 from .qualifiers import qualified, seeded
 
 FOR_FOREIGN = ("--expect", "--precision")  # remedies that a program takes
 FOR_FOLDERS = FOR_FOREIGN[:1]
-MANY = 24  # faults
-MORE = 4  # times the seconds of a run, if they were too few
-PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
-LOOKS = (*by_running.LOOKS, (OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
-OF_NUMBERS = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
-COMPUTED = ("value", "after_others", "but_for_empty_rows", "held")  # judges of what one call gives
-SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
+MANY_FAULTS = 24  # faults
+MORE_SECONDS = 4  # times the seconds of a run, if they were too few
+# A first look: pairs of a case at most, cases, and cases that are called again.
+LOOK_PAIRS, LOOK_CASES, LOOK_CALLS = 2**12, 8, 3
+LOOKS = (*by_running.RERUNS, (OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
+NUMBER_JUDGES = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
+ONE_CALL_JUDGES = ("value", "after_others", "but_for_empty_rows", "held")  # judges of what one call gives
+SMALL_PAIRS = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
 
 class Reach:
@@ -43,7 +44,7 @@ class Reach:
     def can_change(self, name: str, case: str) -> bool:
         """Tell whether a cause of a name may change what a case gives, or its result; True if that is not computed."""
         trial = self.trials.get(case)
-        if name not in self.by_name or trial is None or trial.case.pairs > MOST_PAIRS:
+        if name not in self.by_name or trial is None or trial.case.pairs > REFUTING_PAIRS:
             return True
         if (name, case) not in self._known:
             calls = _computed(trial)
@@ -62,7 +63,7 @@ def _computed(trial: Trial) -> list[Trial]:
     if case.judge == "dropped":
         case = dict(by_running.without_each(case)).get("dropout_rate", case)._replace(judge="value")
     cases = [case] if case.direction == FORWARD else [case, case._replace(direction=FORWARD, where={})]
-    return [Trial(trial.implementation, x, trial.how) for x in cases] if case.judge in COMPUTED else []
+    return [Trial(trial.implementation, x, trial.how) for x in cases] if case.judge in ONE_CALL_JUDGES else []
 
 
 def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> list[Reason]:
@@ -70,19 +71,19 @@ def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how:
     plainest = _plainest(outcomes)
     with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
         faults = _faults(implementation, plainest, outcomes, how)
-        faults.left = plainest[:CALLED]
+        faults.left = plainest[:LOOK_CALLS]
         with by_running.until_the_end_of("calls again"):
             _of_calls(faults, implementation, how)
-        faults.left += plainest[CALLED:]
+        faults.left += plainest[LOOK_CALLS:]
         return reasons(faults.of_numbers(), Greens(implementation, outcomes, how), faults.trials)
 
 
 def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """A few faults of small calls, each of another question, the plainest first."""
-    mine = [o for o in outcomes if o.verdict.fails and not o.known and _has_numbers(o) and o.case.pairs <= PLAIN]
+    mine = [o for o in outcomes if o.verdict.fails and not o.known and _has_numbers(o) and o.case.pairs <= LOOK_PAIRS]
     mine = [o for o in mine if o.case.judge == "value"]
     mine.sort(key=lambda o: (len(o.case.options), o.case.level != FORWARD, bool(o.case.sizes), o.case.pairs))
-    return list({question_of(o.case): o for o in reversed(mine)}.values())[::-1][:FEW]
+    return list({question_of(o.case): o for o in reversed(mine)}.values())[::-1][:LOOK_CASES]
 
 
 def diagnosed(
@@ -121,7 +122,7 @@ def diagnosed(
         flags = set(re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy))
         remedy = cause.remedy if not implementation.foreign or flags <= taken else ""
         if cut and not cause.tried and cause.harm in WRONG:
-            remedy = NO_REASON.format(MORE * how.seconds(implementation.arrays))
+            remedy = NO_REASON.format(MORE_SECONDS * how.seconds(implementation.arrays))
         cause = cause._replace(cases=cause.cases + followers, remedy=remedy)
         unknown = not cause.tried and (cause.harm in WRONG or re.match(VAGUE, cause.name))
         causes.append(cause._replace(least=bool(unknown) and len(cause.cases) > 1))
@@ -139,10 +140,10 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
     """
     found, follow = [], collections.defaultdict(list)
     asked: dict[Any, list[str]] = collections.defaultdict(list)
-    large = LARGE if len(failures) <= MANY else SMALL
+    large = SLOW_PAIRS if len(failures) <= MANY_FAULTS else SMALL_PAIRS
     for outcome in sorted(failures, key=lambda o: o.case.pairs > large and o.case.pairs):
         mine = asked[question_of(outcome.case), outcome.verdict]
-        few = not mine or (len(mine) < 2 and outcome.case.pairs <= LARGE)
+        few = not mine or (len(mine) < 2 and outcome.case.pairs <= SLOW_PAIRS)
         if outcome.case.pairs <= large or few or not _has_numbers(outcome):
             found.append(outcome)
             mine.append(outcome.case.name)
@@ -152,7 +153,7 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
 
 
 def _has_numbers(outcome: Outcome) -> bool:
-    return bool(outcome.got) and outcome.case.judge in OF_NUMBERS and outcome.verdict is not Verdict.LEAK
+    return bool(outcome.got) and outcome.case.judge in NUMBER_JUDGES and outcome.verdict is not Verdict.LEAK
 
 
 def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
@@ -221,7 +222,7 @@ def _small(faults: Faults) -> tuple[dict[str, Trial], dict[str, set[str]]]:
             groups[question_of(outcome.case)].append(trial)
     for trials in groups.values():
         first = min(trials, key=pairs_of)
-        small = [trial for trial in trials if pairs_of(trial) <= SMALL] or [by_running.smaller(first)]
+        small = [trial for trial in trials if pairs_of(trial) <= SMALL_PAIRS] or [by_running.smaller(first)]
         stand |= {trial.case.name: trial for trial in small}
         follow[first.case.name] = {trial.case.name for trial in trials} - stand.keys()
     return stand, follow

@@ -9,17 +9,17 @@ import numpy as np
 from ..cases.case import Leaves
 from ..conventions import formula
 from ..conventions.parts import pairs
-from ..conventions.table import ASKS, BACKWARD, DECLARED, IGNORED, TABLE, python
+from ..conventions.table import ASKS, BACKWARD_AXES, DECLARED, IGNORED, TABLE, python
 from ..conventions.values import LAW, Conventions
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 
 LOOSE = {"float64": 1e-9, "float32": 2e-5, "float16": 2e-2, "bfloat16": 6e-2}
 COARSE = {"tf32": "float16", "bf16": "bfloat16"}  # dtypes of so many bits
-FORWARD, GRADIENT = ("forward", "eager"), ("gradient", "gradient of a loss", "gradient under checkpoint")
+FORWARD_WAYS, GRADIENT_WAYS = ("forward", "eager"), ("gradient", "gradient of a loss", "gradient under checkpoint")
 EMPTYING = ("causal", "offset", "window", "key_lengths", "segments", "mask", "pairs")  # may leave a row without a key
 NO_SENSE = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, NotImplementedError)  # of such a call
-LARGE = 2**21  # pairs, from which what is right takes a second
+SLOW_PAIRS = 2**21  # pairs, from which what is right takes a second
 
 
 class Hypothesis(NamedTuple):
@@ -54,7 +54,7 @@ class Hypothesis(NamedTuple):
         if conventions == declared or not self.matters(trial):
             return
         ways: list[tuple[Conventions, Conventions | None]] = [(conventions, None)]
-        if is_backward(trial) and not axes.keys() <= set(BACKWARD):
+        if is_backward(trial) and not axes.keys() <= set(BACKWARD_AXES):
             ways = [(conventions, declared), *ways]
         may_empty = axes.keys() & set(EMPTYING) and "empty" not in axes and not self.remedy
         if may_empty and attempt(_empties, trial, conventions, declared):
@@ -113,7 +113,7 @@ def _differs(trial: Trial, wanted: Leaves, truth: Leaves) -> bool:
 def _matters(axis: str, trial: Trial) -> bool:
     """Tell whether an axis may make a difference there."""
     inputs = trial.inputs
-    if axis in BACKWARD and "cotangent" not in inputs.extra:
+    if axis in BACKWARD_AXES and "cotangent" not in inputs.extra:
         return False
     asks = ASKS.get(axis, ())
     return not asks or any(x in inputs.arrays or formula.is_given(inputs.options.get(x)) for x in asks)
@@ -213,7 +213,7 @@ def is_right(trial: Trial, got: Leaves) -> bool:
 
 def is_backward(trial: Trial) -> bool:
     """Tell whether the gradients of one call are asked."""
-    return trial.case.direction.partition(",")[0] in GRADIENT
+    return trial.case.direction.partition(",")[0] in GRADIENT_WAYS
 
 
 def pairs_of(trial: Trial) -> int:

@@ -17,20 +17,22 @@ from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from ..worker.calling import subject_of
 from . import by_running
-from .causes import BACKWARD, OF_GRADIENTS, VAGUE, WAYS, Faults
-from .hypothesis import GRADIENT
+from .causes import GRADIENT_WORDS, IN_BACKWARD, VAGUE, WAYS, Faults
+from .hypothesis import GRADIENT_WAYS
 
 NEVER_SAID = {"scale", "return_lse", "dropout_rng"}  # options of which nothing is said
 NO_OPTIONS = rf"{ZEROS}|is all zeros| times what is right"  # in names that no options are added to
-DRAWS = 2  # of the numbers of a call that has to pass
+PASSING_DRAWS = 2  # of the numbers of a call that has to pass
 CLEARLY = 0.5  # of the error over the allowed one: a call passes that has at most so much of what the wrong one has
-FORWARDS, SPARE = 3, 5.0  # calls of a cause of gradients whose results are looked at; seconds for one if none is left
-DERIVED = {*GRADIENT, GRADIENT_HELD, "jvp", "second"}  # directions whose forward is the same call
-OF_ONE = ("value", "held", "after_others")  # judges of the results of one call
-OF_SIZES = {"grouped heads": ("N", "G"), "V != D": ("V", "D")}  # traits, each with two axes that are equal without it
-OF_BACKWARD = rf"{BACKWARD}|is all zeros"  # in names that were said of more than the error of a gradient
+# Calls of a cause of gradients whose results are looked at; seconds for one if none are left.
+FORWARDS, SPARE_SECONDS = 3, 5.0
+DERIVED = {*GRADIENT_WAYS, GRADIENT_HELD, "jvp", "second"}  # directions whose forward is the same call
+ONE_CALL_JUDGES = ("value", "held", "after_others")  # judges of the results of one call
+# Traits, each with two axes that are equal without it.
+SIZE_TRAITS = {"grouped heads": ("N", "G"), "V != D": ("V", "D")}
+OF_BACKWARD = rf"{IN_BACKWARD}|is all zeros"  # in names that were said of more than the error of a gradient
 OF_A_GRADIENT = r"(the gradient of|tangent|second) \w+ is \w+"
-OF_NUMBERS = (Verdict.WRONG, Verdict.NAN, Verdict.SILENT)
+NUMBER_VERDICTS = (Verdict.WRONG, Verdict.NAN, Verdict.SILENT)
 QUALIFIED = (Harm.NUMBERS, Harm.GRADIENTS, Harm.ROBUSTNESS)
 
 
@@ -49,7 +51,7 @@ def qualified(cause: Cause, faults: Faults, implementation: Implementation, how:
 
     name, vague = cause.name, bool(re.match(VAGUE, cause.name))
     options = [option for option, without in _without_options(cause, mine, plainest) if all(map(is_earned, without))]
-    for trait, (one, other) in OF_SIZES.items() if vague and not cause.tried else ():
+    for trait, (one, other) in SIZE_TRAITS.items() if vague and not cause.tried else ():
         sizes = [SIZES | o.case.sizes for o in mine]
         apart = plainest.case.judge == "value" and all(x[one] != x[other] for x in sizes)
         options += [trait] * (apart and bool(passes_without(trait, plainest, implementation, how)))
@@ -68,17 +70,17 @@ def _of_results(
 
     Wrong gradients follow from a wrong result. They are a mistake of their own only in a call whose result is right.
     """
-    asked = [o for o in mine if o.case.judge in OF_ONE and o.case.direction.partition(",")[0] in DERIVED]
-    if not asked or re.search(OF_BACKWARD, cause.name) or (cause.tried and re.search(OF_GRADIENTS, cause.name)):
+    asked = [o for o in mine if o.case.judge in ONE_CALL_JUDGES and o.case.direction.partition(",")[0] in DERIVED]
+    if not asked or re.search(OF_BACKWARD, cause.name) or (cause.tried and re.search(GRADIENT_WORDS, cause.name)):
         return cause, mine[0]
     wrong, late = list[Outcome](), by_running.is_late()
     if late:  # one call has to be made, or it is not known what is wrong
-        subject_of(implementation).allow(SPARE, forever)
+        subject_of(implementation).allow(SPARE_SECONDS, forever)
     for outcome in asked[: 1 if late else FORWARDS]:
         judge = "value" if outcome.case.judge == "held" else outcome.case.judge
         case = outcome.case._replace(direction=FORWARD, where={}, judge=judge)
         finding = find(implementation, case, seeded(outcome, how))[0]
-        if finding.verdict not in OF_NUMBERS:
+        if finding.verdict not in NUMBER_VERDICTS:
             names = sorted(cause.cases, key=lambda name: name != outcome.case.name)
             return cause._replace(cases=tuple(names)), outcome
         wrong.append(Outcome(case, finding, 0.0, "", seed=outcome.seed))
@@ -95,9 +97,9 @@ def _way(
     """The way of calling, such as the backward, in words."""
     heads = {o.case.direction.partition(",")[0] for o in mine}
     words = next((words for ways, words in WAYS if heads <= ways), "")
-    if not words or re.search(OF_GRADIENTS, name) or plainest.case.judge != "value":
+    if not words or re.search(GRADIENT_WORDS, name) or plainest.case.judge != "value":
         return ""
-    if words == BACKWARD or "jvp" in heads:
+    if words == IN_BACKWARD or "jvp" in heads:
         return words * bool(is_earned(plainest.case._replace(direction=FORWARD, where={})))
     asked = plainest.case.options  # an axis of vmap is no axis of a call: another call asks the same
     passed = [o for o in faults.outcomes if o.case.direction == FORWARD and o.verdict is Verdict.OK]
@@ -131,8 +133,8 @@ def passes_without(trait: str, wrong: Outcome, implementation: Implementation, h
     At other sizes its numbers are as large: of fewer that are drawn the largest is smaller, and that may be why.
     """
     case, less = wrong.case, dict(by_running.without_each(wrong.case)).get(trait)
-    if trait in OF_SIZES:
-        axis, other = OF_SIZES[trait]
+    if trait in SIZE_TRAITS:
+        axis, other = SIZE_TRAITS[trait]
         case = by_running.reaching(Trial(implementation, case, seeded(wrong, how))).case
         less = case._replace(sizes=case.sizes | {axis: (SIZES | case.sizes)[other]})
     return None if less is None else passes(implementation, less, wrong, how)
@@ -146,7 +148,7 @@ def seeded(outcome: Outcome, how: How) -> How:
 def passes(implementation: Implementation, case: Case, wrong: Outcome, how: How) -> bool:
     """Tell whether a call was run and passed, of several draws, by much more than a wrong one fails."""
     most, how = math.inf if wrong.multiple is None else CLEARLY * wrong.multiple, seeded(wrong, how)
-    for draw in range(DRAWS):
+    for draw in range(PASSING_DRAWS):
         if by_running.is_late():
             return False
         try:

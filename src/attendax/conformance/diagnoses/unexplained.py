@@ -19,12 +19,12 @@ from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, qualifiers
 from .causes import VAGUE, WRONG, Faults, harm_of
 from .explaining import varied
-from .hypothesis import LARGE, is_near, pairs_of
+from .hypothesis import SLOW_PAIRS, is_near, pairs_of
 
-LACKS = 'lacks = ["{}"] in a contract file'  # a remedy
+LACKS_REMEDY = 'lacks = ["{}"] in a contract file'  # a remedy
 OTHER_BITS = "the same call gives other bits the next time"
 SHORT = 64  # queries and keys
-IGNORED = "as if (.*) were not given"
+IGNORED_NAME = "as if (.*) were not given"
 NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 WEIGHED = "what is masked has a weight that is not 0"
@@ -46,7 +46,7 @@ def _ignored(faults: Faults) -> None:
     """Options that are ignored, and gradients of zeros, as the judge found them."""
     groups = collections.defaultdict(set)
     for outcome in faults.left:
-        ignored = re.search(f"{IGNORED}|{NO_GRADIENT}", outcome.finding.message)
+        ignored = re.search(f"{IGNORED_NAME}|{NO_GRADIENT}", outcome.finding.message)
         if outcome.verdict is Verdict.SILENT and ignored:
             groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
     for (option, name), names in groups.items():
@@ -73,7 +73,7 @@ def _of_all(name: str, faults: Faults) -> str:
     right = [x for x in right if x.direction in ways and array in (*ARRAYS[:3], *x.options)]
     trial = next((faults.trials[x.name] for x in zeros if x.name in faults.trials), None)
     if trial is not None:  # of some the right one is zeros
-        others = (Trial(trial.implementation, x, trial.how) for x in right if x.pairs <= LARGE)
+        others = (Trial(trial.implementation, x, trial.how) for x in right if x.pairs <= SLOW_PAIRS)
         right = [x.case for x in others if not np.allclose(x.expected().get(leaf, 0), 0, atol=1e-6)]
     return f" in {len(zeros)} of {len(zeros) + len(right)} calls" * bool(right)
 
@@ -142,7 +142,7 @@ def _shows(option: str, trial: Trial, got: Leaves | None = None) -> bool:
     if trial.case.judge != "value":  # of no right result
         return False
     less = dict(without(trial.inputs)).get(option)
-    if less is None or trial.case.pairs > LARGE:
+    if less is None or trial.case.pairs > SLOW_PAIRS:
         return True
     wanted, other = trial.expected(), trial.expected(less)
     if got is not None:
@@ -166,7 +166,7 @@ def _lacking(names: set[str], faults: Faults) -> str:
     right = {trait: x.count(Verdict.OK) for trait, x in by_trait.items() if not any(verdict.fails for verdict in x)}
     lacks = [trait for trait, number in right.items() if number <= len(names)]
     lack = min(lacks, key=lambda trait: (right[trait], trait in OPTIONS, trait), default="")
-    return LACKS.format(lack) if lack else ""
+    return LACKS_REMEDY.format(lack) if lack else ""
 
 
 def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
@@ -184,7 +184,7 @@ def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
         plainest = min(outcomes, key=lambda outcome: outcome.case.pairs)
         if lack and qualifiers.passes_without(lack, plainest, implementation, how) is False:
             lack = ""
-        remedy, asked = (LACKS.format(lack), f" with {lack}") if lack else ("", "")
+        remedy, asked = (LACKS_REMEDY.format(lack), f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
             ends, remedy = f"ends in a {finding.verdict}:", ""
@@ -212,7 +212,7 @@ def _short(case: Case) -> Case:
 
 
 def _traits(case: Case) -> set[str]:
-    short = _short(case) if case.pairs > LARGE else case
+    short = _short(case) if case.pairs > SLOW_PAIRS else case
     return set(short.traits(short.inputs(0, "float32")))
 
 
@@ -225,7 +225,7 @@ def _alike(faults: Faults) -> None:
         asked = (*sorted(outcome.case.options), outcome.case.dtype) if re.match(VAGUE, name) else ()
         groups[name, asked].add(outcome.case.name)
     for (name, _), names in groups.items():
-        faults.take(name, names, LACKS.format("determinism") if name == OTHER_BITS else "", tried=0)
+        faults.take(name, names, LACKS_REMEDY.format("determinism") if name == OTHER_BITS else "", tried=0)
 
 
 def _signature(outcome: Outcome) -> str:
@@ -235,7 +235,7 @@ def _signature(outcome: Outcome) -> str:
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
     if harm_of(outcome) is Harm.ACCEPTED:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
-    ignored = re.search(IGNORED, outcome.finding.message)  # which others speak against, else it had a cause
+    ignored = re.search(IGNORED_NAME, outcome.finding.message)  # which others speak against, else it had a cause
     of_all = case.judge == "dropped" and outcome.finding.index is None
     if of_all or (outcome.verdict is Verdict.SILENT and not ignored):
         return outcome.finding.message.partition(":")[0]

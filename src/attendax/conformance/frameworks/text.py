@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from attendax.legible import did_you_mean
 
-SHARED, OURS = "shared", "attendax.conformance"
-PLAIN = (bool, int, float, str, tuple, type(None))
+SHARED, PACKAGE = "shared", "attendax.conformance"
+PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 
 
 def resolve(path: str) -> Any:
@@ -101,7 +101,7 @@ def _definition(function: Any, name: str) -> str:
     return ""
 
 
-def _used(function: Any, known: tuple[Any, ...], home: str = OURS) -> list[str]:
+def _used(function: Any, known: tuple[Any, ...], home: str = PACKAGE) -> list[str]:
     """Lines that define what a function uses from around it, and its decorators; nothing of ``home`` is imported."""
     inner = inspect.unwrap(function)
     around = inspect.getclosurevars(inner)
@@ -112,10 +112,10 @@ def _used(function: Any, known: tuple[Any, ...], home: str = OURS) -> list[str]:
     for name, x in given.items():
         if isinstance(x, ModuleType):
             lines.append(f"{_findable(x.__name__)}import {x.__name__}" + f" as {name}" * (name != x.__name__))
-        elif isinstance(x, PLAIN):
+        elif isinstance(x, PLAIN_TYPES):
             lines.append(f"{name} = {x!r}")
         elif callable(x) and not any(x is y for y in known):
-            is_shown = inspect.isfunction(x) and f"{x.__module__}.".startswith((f"{OURS}.", f"{home}."))
+            is_shown = inspect.isfunction(x) and f"{x.__module__}.".startswith((f"{PACKAGE}.", f"{home}."))
             lines.append(defined(x, known) if is_shown else import_line(x, None, name, known))
     return lines
 

@@ -13,7 +13,7 @@ from ..cases.ladder import ladder
 from ..cases.pool import case_of
 from ..cases.square import BLOCK, FORMS, LIFTED, SQUARE, SYMMETRIC, TIME, TRAITS, WIDTHS, Restrictions, plain_of, twins
 from ..worker.calling import call, subject_of
-from ..worker.errors import OF_SIZES, Died, Failed, NoNumbers, says_why
+from ..worker.errors import SIZE_WORDS, Died, Failed, NoNumbers, says_why
 from .judging import can_be_asked, names, offers
 from .trial import Trial
 
@@ -146,7 +146,7 @@ def _form(implementation: Implementation, how: How) -> Limits:
     form = next((form for form in forms if not _said(implementation, plain_of(form, how.sizes), how)), Restrictions())
     for trait, wider in form.without().items():
         error = "" if trait in declared else _said(implementation, plain_of(wider, how.sizes), how)
-        clear = says_why(error) or OF_SIZES.search(error)  # else it is a crash, which the cases tell
+        clear = says_why(error) or SIZE_WORDS.search(error)  # else it is a crash, which the cases tell
         if error and (clear or trait != SQUARE):
             lacks[trait] = f"{trait}: raises {error}"
         elif trait not in declared:

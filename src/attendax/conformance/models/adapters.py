@@ -35,13 +35,13 @@ def in_float64(model):
         return nnx.merge(graph, jax.tree.map(widened, state))
 
 
-WIDE = {"float64": Way(in_float64, forward="in_float64", gradient=None)}
+FLOAT64_WAY = {"float64": Way(in_float64, forward="in_float64", gradient=None)}
 
 
 def _of_jax(model: Any, causal: bool | None, of_texts: bool = False) -> Offer:
     """A module that takes a batch; or, of equinox, a text, and a batch where that fails."""
-    batch = Offer(from_module(model), "jax", from_module, ways=WIDE)
-    return Offer(from_equinox(model), "jax", from_equinox, ways=WIDE, otherwise=batch) if of_texts else batch
+    batch = Offer(from_module(model), "jax", from_module, ways=FLOAT64_WAY)
+    return Offer(from_equinox(model), "jax", from_equinox, ways=FLOAT64_WAY, otherwise=batch) if of_texts else batch
 
 
 def from_module(model):
@@ -156,7 +156,7 @@ def from_equinox_attention(layer, causal):
     return apply
 
 
-MORE = {  # options of layers with which they are more than attention of their weights
+MORE_THAN_ATTENTION = {  # options of layers with which they are more than attention of their weights
     "normalize_qk": "normalize_qk: queries and keys have a norm of their own",
     "_use_gate": "use_gate: results are multiplied by a gate",
     "bias_k": "add_bias_kv and add_zero_attn: there is one more key",
@@ -166,7 +166,7 @@ MORE = {  # options of layers with which they are more than attention of their w
 
 def _weights(parts: str, layer: Any) -> dict[str, Any]:
     """The weights of a layer as the law has them: NumPy's, an axis of heads joined to the other."""
-    for option, why in MORE.items():
+    for option, why in MORE_THAN_ATTENTION.items():
         if (given := getattr(layer, option, None)) is not None and given is not False:
             raise NotImplementedError(why)
     found: dict[str, Any] = {"num_heads": layer.num_heads}
@@ -198,11 +198,11 @@ def _array(x: Any) -> Any:
     return x if x is None else np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
 
 
-Layer = tuple[Callable[..., Any], str, str, str, str]
+LayerSource = tuple[Callable[..., Any], str, str, str, str]
 # A layer: what adapts it, its arrays ("keras": those that keras has), attributes that have the width of its vectors
 # ("" where a user says it) and its rate of dropout, and its parts, where they are known: then its dropout is on the
 # weights of attention alone.
-LAYERS: dict[str, Layer] = {
+LAYERS: dict[str, LayerSource] = {
     "flax.nnx.nn.attention.MultiHeadAttention":
         (from_flax_attention, "jax", "in_features", "dropout_rate", "query key value out"),
     "flax.linen.attention.MultiHeadDotProductAttention":
@@ -218,13 +218,13 @@ LAYERS: dict[str, Layer] = {
 }  # fmt: skip
 
 
-def _of_layer(known: Layer, layer: Any, causal: bool | None) -> Offer:
+def _of_layer(known: LayerSource, layer: Any, causal: bool | None) -> Offer:
     make, kind, width, rate, parts = known
     facts: dict[str, Any] = {"inputs": "vectors", "positions": "none", "layers": 1}
     facts |= {"width": operator.attrgetter(width)(layer)} if width else {}
     facts |= {"claims": ["mean of dropout"]} if parts else {}
     facts |= {} if operator.attrgetter(rate)(layer) else NO_RATE
-    ways = {"torch": TORCH_WAYS, "jax": WIDE}.get(kind, {})
+    ways = {"torch": TORCH_WAYS, "jax": FLOAT64_WAY}.get(kind, {})
     if kind == "keras":
         import keras
 

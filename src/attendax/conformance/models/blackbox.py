@@ -15,7 +15,8 @@ from ..worker.calling import WROTE, Subject
 from ..worker.errors import Died
 
 KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a model may take beside inputs
-WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads")  # of a layer: (M, N·D), (N·D,), ...
+# Of a layer: (M, N·D), (N·D,), ...
+WEIGHT_NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads")
 
 
 class Computation(NamedTuple):
@@ -71,10 +72,10 @@ def direction(width: int) -> np.ndarray:
 def weights_of(found: Any) -> dict[str, np.ndarray]:
     """The weights that a function ``heads`` gave, as arrays in float64; ValueError where they are none of a layer."""
     missing = [name for name in ("W_Q", "W_K", "W_V", "W_O", "num_heads") if found.get(name) is None]
-    unknown = sorted(set(found) - set(WEIGHTS))
+    unknown = sorted(set(found) - set(WEIGHT_NAMES))
     if missing or unknown:
         said = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
-        raise ValueError(f"check_model: heads gives a mapping that {said}, expected {', '.join(WEIGHTS)}")
+        raise ValueError(f"check_model: heads gives a mapping that {said}, expected {', '.join(WEIGHT_NAMES)}")
     arrays = {name: np.asarray(x, np.float64) for name, x in found.items() if x is not None}
     count, of_out = int(arrays["num_heads"]), arrays["W_O"].shape
     queries, keys, values = (arrays[name].shape[-1] for name in ("W_Q", "W_K", "W_V"))

@@ -18,7 +18,7 @@ from ..worker.errors import Died, Failed
 from .blackbox import Computation, Model, Sees, declaration, told
 from .describing import described as described
 from .runner import script
-from .running import AGAIN
+from .running import AGAIN_WAYS
 from .seen import fit
 from .trial import LAWS, WIDE, Answers, Found, Law, Untold
 
@@ -239,7 +239,7 @@ def _causes(
     A model may raise because of a ``guess`` of its arrays; ``assumed`` is what nobody said of the model.
     """
     left, found = outcomes, []
-    at_random = any(o.case.name == AGAIN for o in outcomes)  # then nothing that was compared is sure
+    at_random = any(o.case.name == AGAIN_WAYS for o in outcomes)  # then nothing that was compared is sure
     for law in ("ways", *MODEL_LAWS) if at_random else MODEL_LAWS:
         own = [o for o in left if o.case.law == law]
         if not own:

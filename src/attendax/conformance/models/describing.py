@@ -24,15 +24,15 @@ from .adapters import offer
 from .blackbox import COUNT, KEYWORDS, Computation, Model, Sees, says_causal, sees
 from .runner import Offer, Runner
 
-WORDS = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8, blocks:4,8"
-SETTINGS: dict[str, tuple[Any, str, str]] = {  # of a command, too: the type or the choices, a value, and help
+SEEN_EXAMPLES = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8, blocks:4,8"
+MODEL_SETTINGS: dict[str, tuple[Any, str, str]] = {  # of a command, too: the type or the choices, a value, and help
     "inputs": (("tokens", "vectors"), "", "kind of the inputs [tokens, or vectors if --width is given]"),
     "vocabulary": (int, "N", "number of known tokens"),
     "width": (int, "M", "width of vectors"),
     "arrays": (("jax", "torch", "numpy"), "", "kind of the arrays [found by trying]"),
     "mask": (("mask", "lengths"), "", "keyword for padding [by its signature]"),
     "cache": (str, "m:init,m:step", "functions of its cache, and a third that reorders the cache; or m:pair of them"),
-    "sees": (str, "WORDS", f"tokens that a position sees in a layer: {WORDS}"),
+    "sees": (str, "WORDS", f"tokens that a position sees in a layer: {SEEN_EXAMPLES}"),
     "window": (int, "W", "width of a window: short for --sees window:W"),
     "layers": (int, "L", "number of attention layers"),
     "positions": (("absolute", "rotary", "relative", "none"), "", "kind of its positions"),
@@ -43,11 +43,11 @@ SETTINGS: dict[str, tuple[Any, str, str]] = {  # of a command, too: the type or 
     "claims": (list, "CLAIM", 'claims that are also tested: "bits", "own positions", "mean of dropout"'),
 }
 CLAIMS = ("bits", "own positions", "mean of dropout")
-LEAST = {"vocabulary": 4, "pad": 0}  # of a number; else 1
+LEAST_VALUES = {"vocabulary": 4, "pad": 0}  # of a number; else 1
 FROM_THE_FIRST = "what a position sees is counted from the first place"
 ABSOLUTE = "positions are absolute, or nobody said what they are, and there is no argument positions"
 UNSAID = "not said to be on the weights of one layer of attention alone"
-ROOM = 2**31  # bytes that a result may have: logits of a large vocabulary are large
+ROOM_BYTES = 2**31  # bytes that a result may have: logits of a large vocabulary are large
 
 
 def described(apply: Any, *, causal: bool | None = None, in_process: bool = False, **said: Any) -> Model:
@@ -57,7 +57,7 @@ def described(apply: Any, *, causal: bool | None = None, in_process: bool = Fals
     path, there, why = ("", {}, "as requested") if in_process else _place(apply, said)
     if why:
         return dataclasses.replace(describe(apply, causal, said), process=why)
-    worker = Worker("model", {"path": path, "causal": causal, "said": there}, room=ROOM)
+    worker = Worker("model", {"path": path, "causal": causal, "said": there}, room=ROOM_BYTES)
     try:
         told = worker.start()
         if "raised" in told:
@@ -96,7 +96,7 @@ def subject(message: dict[str, Any], trying: Any) -> Subject:
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     """Describe a model for ``check_model``."""
-    names = ("name", "ways", *SETTINGS)
+    names = ("name", "ways", *MODEL_SETTINGS)
     if unknown := sorted(set(said) - set(names)):
         known = ", ".join(names) + did_you_mean(unknown[0], names)
         raise TypeError(f"check_model: got an unexpected setting {unknown[0]!r}, expected some of {known}")
@@ -179,8 +179,8 @@ def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
     """Tokens or vectors, and how many or how wide; all that is said is checked."""
     inputs = said.get("inputs") or ("vectors" if said.get("width") else "tokens")
     size = "vocabulary" if inputs == "tokens" else "width"
-    for name, (kind, _, _) in SETTINGS.items():
-        x, least = said.get(name), LEAST.get(name, 1)
+    for name, (kind, _, _) in MODEL_SETTINGS.items():
+        x, least = said.get(name), LEAST_VALUES.get(name, 1)
         if isinstance(kind, tuple) and x is not None:
             checked(name, x, kind, "check_model")
         if kind is int and (x is not None or name == size) and (not isinstance(x, int) or x < least):

@@ -15,17 +15,17 @@ from attendax import spec
 from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
 from ..worker.errors import Failed
-from .blackbox import WEIGHTS, Computation, Model, fitting, told
-from .seen import MEASURED, pairs_seen
-from .texts import LENGTH, REAL, TRIES, counted, padded
+from .blackbox import WEIGHT_NAMES, Computation, Model, fitting, told
+from .seen import MEASURED_TOKENS, pairs_seen
+from .texts import ORDER_TEXTS, REAL, TOKENS, counted, padded
 from .trial import FINE, SIDES, WIDE, Answers, Evidence, Found, ask, beside_rounding, fault, not_a_number, true
 
 PREFIX = (5, 1, 1, 1, 1)
 CHUNKS = {  # of the text
-    "one at a time": (1,) * LENGTH,
+    "one at a time": (1,) * TOKENS,
     "a prefix, then one at a time": PREFIX,
     "chunks": (2, 4, 3),
-    "the whole at once": (LENGTH,),
+    "the whole at once": (TOKENS,),
 }
 STEPS = (
     "the step is given the wrong position, its causal mask is aligned to the first key, the cache is written one off, "
@@ -42,29 +42,29 @@ IN_PLACE = "an operation in place, on the argument or on a view of it"
 ONE_DROPS = "one of the two drops a mask or an option, or runs another formula"
 TRAINED = ("training mode", "gradient checkpointing of layers")  # without dropout, as far as its rates are found
 SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
-DRAWS = 64
+DROPOUT_DRAWS = 64
 SIGMAS = 6.0  # standard errors that the mean of draws may be off: by chance it is once in 5e8
-AGAIN, PADDED = "ways: again", "{} as the plain way, beside padding"
+AGAIN_WAYS, PADDED_WAY = "ways: again", "{} as the plain way, beside padding"
 OF_HEADS = (
     "another order of heads or of q, k and v in the weights, a scale that is not 1/sqrt of a head's width, or a bias "
     "that is left out"
 )
-LONG = 130  # tokens
-SIZES = {"one token": {"size": (2, 1)}, "a short text": {"size": (2, 6)}, "a long text": {"size": (1, LONG)}}
+LONG_TEXT = 130  # tokens
+TEXT_SIZES = {"one token": {"size": (2, 1)}, "a short text": {"size": (2, 6)}, "a long text": {"size": (1, LONG_TEXT)}}
 IN_FLOAT64 = 4.0  # times what two orders of the same sums may be apart: those of the definition are in float64
-SHORT = 7  # tokens of texts for gradients
+SHORT_TOKENS = 7  # tokens of texts for gradients
 OF_GRADIENTS = "a backward pass with a mask of its own, a stopped gradient, or a backward that saves the wrong arrays"
 OF_NAN = "an empty softmax, or 0 * NaN, in the backward pass"
 
 
 def _of_chunks(model: Model) -> dict[str, Any]:
     """Chunks of a short text, and of a long one where the model takes such."""
-    length = model.lengths((LONG,))[-1]
-    long = {"a long prefix, then one at a time": (length - 4, 1, 1, 1, 1)} if length > LENGTH else {}
+    length = model.lengths((LONG_TEXT,))[-1]
+    long = {"a long prefix, then one at a time": (length - 4, 1, 1, 1, 1)} if length > TOKENS else {}
     return {k: {"chunks": x} for k, x in (CHUNKS | long).items()}
 
 
-@ask("cache: longer", "a cache with room for more changes nothing", "cache", of={"": {"room": LENGTH + 7}})
+@ask("cache: longer", "a cache with room for more changes nothing", "cache", of={"": {"room": TOKENS + 7}})
 @ask("cache: {}", "{}, as the whole without a cache", "cache", of=_of_chunks)
 def _chunks(trial: Answers, chunks: tuple[int, ...] = PREFIX, room: int = 0) -> Found:
     length = sum(chunks)
@@ -72,8 +72,8 @@ def _chunks(trial: Answers, chunks: tuple[int, ...] = PREFIX, room: int = 0) -> 
     stepped = Computation(tokens, chunks=chunks, room=room or length)
     places = [((b, t), (b, t)) for t in range(length) for b in range(2)]  # the first step that is wrong
     said = f"through the cache, {' + '.join(map(str, chunks))} tokens, results differ from the whole"
-    found = trial.same(Computation(tokens), stepped, said, STEPS if length == LENGTH else STEPS + OF_LONG, places)
-    short = found.verdict is Verdict.WRONG and length == LENGTH
+    found = trial.same(Computation(tokens), stepped, said, STEPS if length == TOKENS else STEPS + OF_LONG, places)
+    short = found.verdict is Verdict.WRONG and length == TOKENS
     return found._replace(usual=_reason(trial, stepped)) if short else found
 
 
@@ -83,7 +83,8 @@ def _reason(trial: Answers, stepped: Computation) -> str:
         given = trial.same(Computation(stepped.tokens), stepped._replace(options=counted(2)), "", "")
         if not given.verdict.fails:
             return "the step's own positions: given 0, 1, 2, ... it is right"
-    for further in (0, trial.model.lengths((MEASURED,))[-1] - LENGTH):  # windows of some layers cover a short text
+    # The windows of some layers cover a short text.
+    for further in (0, trial.model.lengths((MEASURED_TOKENS,))[-1] - TOKENS):
         chunks = (*stepped.chunks, *(1,) * further)
         try:
             through, whole = (pairs_seen(trial, x, sum(chunks)) for x in (chunks, ()))
@@ -102,10 +103,10 @@ def _reason(trial: Answers, stepped: Computation) -> str:
 
 @ask("cache: beams", "rows go on from other rows of the cache", "cache", "reordering")
 def _beams(trial: Answers) -> Found:
-    tokens, order = trial.texts(3, LENGTH), (2, 0, 0)
+    tokens, order = trial.texts(3, TOKENS), (2, 0, 0)
     whole = tokens.copy()
     whole[:, :5] = tokens[list(order), :5]
-    stepped = Computation(tokens, chunks=PREFIX, room=LENGTH, order=order)
+    stepped = Computation(tokens, chunks=PREFIX, room=TOKENS, order=order)
     said = "rows that go on from other rows of the cache differ from their own whole texts"
     usual = "the cache is reordered in some layers only, or along the wrong axis"
     return trial.same(Computation(whole), stepped, said, usual, np.indices(tokens.shape)[1] >= 5)
@@ -113,14 +114,14 @@ def _beams(trial: Answers) -> Found:
 
 @ask("cache: rewound", "a row goes back and writes again, beside one that goes on", "cache", "positions of steps")
 def _rewound(trial: Answers) -> Found:
-    tokens = trial.texts(2, LENGTH)
+    tokens = trial.texts(2, TOKENS)
     back = tokens.copy()
     back[0, 5:] = tokens[0, 3:7]  # the first row writes the places 3 to 6 once more
     back[0, 3:5] = trial.others(tokens)[0, 3:5]
     at = counted(2)
     at["positions"][0, 5:] -= 2
-    stepped = Computation(back, at, chunks=PREFIX, room=LENGTH)
-    pairs = [((0, 3 + t), (0, 5 + t)) for t in range(4)] + [((1, t), (1, t)) for t in range(5, LENGTH)]
+    stepped = Computation(back, at, chunks=PREFIX, room=TOKENS)
+    pairs = [((0, 3 + t), (0, 5 + t)) for t in range(4)] + [((1, t), (1, t)) for t in range(5, TOKENS)]
     usual = "one offset for all rows, or places that were written before are still seen"
     said = "rows at different places of the cache differ from the whole"
     return trial.same(Computation(tokens), stepped, said, usual, pairs)
@@ -131,7 +132,7 @@ def _that_give(asked: str, **given: Any) -> Callable[[Model], dict[str, Any]]:
     return lambda model: {way: {"way": way, "asked": asked} | given for way, of in model.ways.items() if asked in of}
 
 
-@ask(AGAIN, "the same call twice")
+@ask(AGAIN_WAYS, "the same call twice")
 def _again(trial: Answers) -> Found:
     one = Computation(trial.texts(2, trial.model.lengths((17,))[-1]))
     again = one._replace(room=1)  # room asks nothing of a call without a cache
@@ -139,10 +140,10 @@ def _again(trial: Answers) -> Found:
     return trial.same(one, again, "the same call again gives other results", usual)
 
 
-@ask("ways: {}, gradient, padded", PADDED, "gradient", "right padding", of=_that_give("gradient", beside=True),
+@ask("ways: {}, gradient, padded", PADDED_WAY, "gradient", "right padding", of=_that_give("gradient", beside=True),
      level=GRADIENT)  # fmt: skip
 @ask("ways: {}, gradient", "{} as the plain way", "gradient", of=_that_give("gradient"), level=GRADIENT)
-@ask("ways: {}, padded", PADDED, "right padding", of=_that_give("results", beside=True))
+@ask("ways: {}, padded", PADDED_WAY, "right padding", of=_that_give("results", beside=True))
 @ask("ways: {}", "{} as the plain way", of=_that_give("results"))
 def _way(trial: Answers, way: str, asked: str, beside: bool = False) -> Found:
     one = Computation(trial.texts(2, trial.model.lengths((17,))[-1]))
@@ -215,19 +216,19 @@ def _mean(trial: Answers) -> Found:
     """Hold the mean of (draw · plain) / (plain · plain) against 1."""
     plain = _plain(trial)
     right = trial.ask(plain).astype(np.float64)
-    draws = np.stack([trial.ask(_drawn(trial, seed)) for seed in range(DRAWS)])
+    draws = np.stack([trial.ask(_drawn(trial, seed)) for seed in range(DROPOUT_DRAWS)])
     shares = (draws * right).sum((1, 2, 3)) / (right * right).sum()
-    off, allowed = float(abs(shares.mean() - 1)), float(SIGMAS * shares.std() / DRAWS**0.5 + trial.rounding)
+    off, allowed = float(abs(shares.mean() - 1)), float(SIGMAS * shares.std() / DROPOUT_DRAWS**0.5 + trial.rounding)
     if off <= allowed:
         return Found(Finding(Verdict.OK, error=off, allowed=allowed))
-    said = f"the mean of {DRAWS} draws of dropout is {shares.mean():.3g} times the result without"
+    said = f"the mean of {DROPOUT_DRAWS} draws of dropout is {shares.mean():.3g} times the result without"
     said += f", off by {off:.2g}, {beside_rounding(off, allowed).replace('rounding', 'chance')}"
-    evidence = Evidence(plain, _drawn(trial, DRAWS), (0, 0), (0, 0), allowed, "mean")
+    evidence = Evidence(plain, _drawn(trial, DROPOUT_DRAWS), (0, 0), (0, 0), allowed, "mean")
     return fault(Verdict.WRONG, said, "what is kept is not divided by 1 - rate, or is twice", evidence, off)
 
 
 @ask("heads: padding, {}", "the same of real tokens beside padding", "heads", "{} padding", of=SIDES)
-@ask("heads: {}", "the results are attention of the layer's weights", "heads", of=SIZES)
+@ask("heads: {}", "the results are attention of the layer's weights", "heads", of=TEXT_SIZES)
 def _heads(trial: Answers, size: tuple[int, int] = (0, 0), side: str = "") -> Found:
     """Hold the results of real tokens against the definition."""
     if side:
@@ -241,7 +242,7 @@ def _heads(trial: Answers, size: tuple[int, int] = (0, 0), side: str = "") -> Fo
 
 def by_definition(trial: Answers, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
     """Multi-head attention of the weights, in float64: (B, T, M)."""
-    weights = {name: trial.ask(Computation(tokens[:1, :1], read=name)) for name in WEIGHTS}
+    weights = {name: trial.ask(Computation(tokens[:1, :1], read=name)) for name in WEIGHT_NAMES}
     known = {name: x for name, x in weights.items() if x.size}
     count = int(known["num_heads"])
     inputs = trial.model.vectors(tokens).astype(np.float64)
@@ -260,16 +261,16 @@ def by_definition(trial: Answers, tokens: np.ndarray, real: np.ndarray) -> np.nd
 @ask("gradient: of one position", "0 for what may not matter, not 0 for what must", "gradient", level=GRADIENT)
 def _of_positions(trial: Answers) -> Found:
     """Row t of a batch asks for the gradient of a loss at position t."""
-    model, sources = trial.model, np.arange(SHORT)
-    may, must = model.may(sources, SHORT).T, model.must(sources, SHORT).T  # (position, source)
-    weights = np.eye(SHORT, dtype=np.float32)
-    texts = (np.repeat(trial.texts(1, SHORT, salt=salt), SHORT, axis=0) for salt in range(TRIES))
+    model, sources = trial.model, np.arange(SHORT_TOKENS)
+    may, must = model.may(sources, SHORT_TOKENS).T, model.must(sources, SHORT_TOKENS).T  # (position, source)
+    weights = np.eye(SHORT_TOKENS, dtype=np.float32)
+    texts = (np.repeat(trial.texts(1, SHORT_TOKENS, salt=salt), SHORT_TOKENS, axis=0) for salt in range(ORDER_TEXTS))
     return _gradient(trial, [Computation(text, weights=weights) for text in texts], may, must, "at position {row}")
 
 
 @ask("gradient: of one row", "0 for the other rows", "gradient", "batch", level=GRADIENT)
 def _of_rows(trial: Answers) -> Found:
-    tokens = trial.texts(3, SHORT)
+    tokens = trial.texts(3, SHORT_TOKENS)
     own = np.broadcast_to(np.arange(3)[:, None] == 1, tokens.shape)
     request = Computation(tokens, weights=own.astype(np.float32))
     return _gradient(trial, [request], own, np.zeros_like(own), "of row 1")
@@ -278,7 +279,7 @@ def _of_rows(trial: Answers) -> Found:
 @ask("gradient: padding, {}", "0 for padding on the {}, and a number for all", "gradient", "{} padding",
      of=SIDES, level=GRADIENT)  # fmt: skip
 def _of_padding(trial: Answers, side: str) -> Found:
-    request, mask = padded(trial, side, (5, 7, 3), SHORT)
+    request, mask = padded(trial, side, (5, 7, 3), SHORT_TOKENS)
     must = np.zeros_like(mask) if trial.model.visible.limited else mask
     request = request._replace(weights=mask.astype(np.float32))
     return _gradient(trial, [request], mask, must, "at the real positions")

@@ -31,11 +31,12 @@ from .trial import (
 )
 
 TEXTS = 3  # a token that matters may matter little in one text
-LONG = 100  # tokens of a text so long that one is asked at a time
-TRIES = 10  # times as many texts, until a token that has to matter does
-PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the last two; around the sizes of blocks
-LONGEST = 300  # tokens that are tried
-MEASURED = 40  # tokens in which one measures what a model sees
+ALONE_TOKENS = 100  # tokens of a text so long that one is asked at a time
+MORE_TEXTS = 10  # times as many texts, until a token that has to matter does
+# These and the last two: places around the sizes of blocks.
+TRIED_PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)
+MOST_TOKENS = 300  # tokens that are tried
+MEASURED_TOKENS = 40  # tokens in which one measures what a model sees
 LITTLE = "a mean or variance over positions (norm, pooling), a softmax over queries, or a mask that adds a small number"
 DROPPED = "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
 GIVEN_UP = "the causal mask is dropped if another mask is passed; combine the two"
@@ -107,7 +108,7 @@ def influence(
     """
     again = partial(influence, trial, length, options=options, alone=alone, base=base, chunks=chunks)
     sources = np.arange(length) if sources is None else sources
-    count = TEXTS if length < LONG and not alone else 1
+    count = TEXTS if length < ALONE_TOKENS and not alone else 1
     texts = trial.texts(count, length, salt=salt) if base is None else np.broadcast_to(base, (count, length))
     texts = texts if salt < 2 else np.repeat(texts[:, :1], length, axis=1)
     rows = np.repeat(texts[:, None], 1 + len(sources), axis=1)
@@ -158,11 +159,11 @@ def something(trial: Answers, table: Influence, expected: np.ndarray, said: str,
     where tokens that are seen move that position by no more than rounding hides.
     """
     share = table.shown
-    for salt in range(1, TRIES + 1):
+    for salt in range(1, MORE_TEXTS + 1):
         blind = expected & ~(share > 1) & ~_faded(share, table.sources)
         if not (left := np.flatnonzero(blind.any(1))).size:
             return FINE
-        if salt < TRIES:
+        if salt < MORE_TEXTS:
             share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).shown)
     pairs = np.argwhere(blind)[np.abs(table.steps[blind]).argsort(kind="stable")]
     k, position = _surely_blind(trial, share, expected & (table.steps != 0), pairs)
@@ -225,7 +226,7 @@ def _lengths(causal: bool) -> Callable[[Model], dict[str, Any]]:
 def _table(trial: Answers, length: int, mask: bool = False) -> Influence:
     """Change every token of a short text, and some of a long one."""
     options = trial.model.marked(np.ones((1, length), bool)) if mask else {}
-    places = range(length) if length <= 13 else {*(k for k in PLACES if k < length), length - 2, length - 1}
+    places = range(length) if length <= 13 else {*(k for k in TRIED_PLACES if k < length), length - 2, length - 1}
     return influence(trial, length, sources=np.array(sorted(places)), options=options, alone=length == 6)
 
 
@@ -236,9 +237,9 @@ def _table(trial: Answers, length: int, mask: bool = False) -> Influence:
 @ask("future: {}", "a change of one token changes nothing before it", of=_lengths(True))
 def _future(trial: Answers, length: int, mask: bool = False) -> Found:
     table, forbidden, said = _ahead(trial, length, mask)
-    if length < MEASURED and (table.moves | ~forbidden).all():
+    if length < MEASURED_TOKENS and (table.moves | ~forbidden).all():
         with contextlib.suppress(Failed, NotImplementedError):  # all of a short text may be a block, or a few ahead
-            longer, beyond, words = _ahead(trial, trial.model.lengths((MEASURED,))[-1], mask)
+            longer, beyond, words = _ahead(trial, trial.model.lengths((MEASURED_TOKENS,))[-1], mask)
             said = said if (longer.moves | ~beyond).all() or not words[0] else words
     found = nothing(trial, table, forbidden, *said)
     return found if mask else _hinted(trial, found)
@@ -299,7 +300,7 @@ def _edges(trial: Answers) -> Influence:
     """Change the first and last tokens of a text in which not all is seen, and those around the end of a part."""
     model, extent = trial.model, trial.model.visible.extent()
     wanted = (model.layers if "window" in model.sees else 2) * extent + extent * ("+" in model.sees) + 6
-    length = min(wanted, model.longest or LONGEST, LONGEST)
+    length = min(wanted, model.longest or MOST_TOKENS, MOST_TOKENS)
     near = (0, 1, 2, extent - 1, extent, length // 2, length - 1)
     return influence(trial, length, sources=np.unique([k for k in near if 0 <= k < length]))
 
@@ -326,7 +327,7 @@ def _within(trial: Answers) -> Found:
     return _hinted(trial, something(trial, table, expected, f"not all of {model.sees} matters", usual))
 
 
-def pairs_seen(trial: Answers, chunks: tuple[int, ...] = (), length: int = MEASURED) -> np.ndarray:
+def pairs_seen(trial: Answers, chunks: tuple[int, ...] = (), length: int = MEASURED_TOKENS) -> np.ndarray:
     """Pairs of a token and a position that it moves in any of some texts: (S, T)."""
     table = influence(trial, trial.model.lengths((length,))[-1], chunks=chunks)
     return np.any([table.shown > 1, *(table.again(salt=salt).shown > 1 for salt in range(1, TEXTS))], axis=0)

@@ -12,12 +12,12 @@ from .blackbox import COUNT, Computation, Model, fitting, told
 from .seen import Influence, influence, nothing, something
 from .trial import FAINT, FINE, SIDES, SPACING, Answers, Found, Places, ask, distance, first, refuse_faint
 
-LENGTH = 9
-TRIES = 4  # texts, of which one has to show that order matters
+TOKENS = 9
+ORDER_TEXTS = 4  # texts, of which one has to show that order matters
 REAL = (9, 5, 1, 7)  # tokens of each text, of 9
 PACKINGS, SHORTER = ((5, 3, 4), (4, 3, 5)), ((5, 3), (4, 3))  # tokens of the texts that are packed into each row
-NEAR, MIDDLE, FAR = 11, 300, 4001  # places from which a text is counted
-BEYOND, STEP = 1000, 37  # further places
+NEAR_PLACE, MIDDLE_PLACE, FAR_PLACE = 11, 300, 4001  # places from which a text is counted
+FURTHER_PLACES, PLACE_STEP = 1000, 37  # further places
 ANGLES = 100  # times the spacing of angles in float32: products of places and frequencies are rounded
 MIXED = "a norm over the batch, a reshape that mixes rows and heads, axes that are swapped, or a softmax over the batch"
 USUAL = {
@@ -37,7 +37,7 @@ PACKED = "segment ids are not passed on to every layer, or only compared with pa
 
 
 def _batch(trial: Answers) -> np.ndarray:
-    return trial.texts(4, trial.model.lengths((LENGTH,))[0])
+    return trial.texts(4, trial.model.lengths((TOKENS,))[0])
 
 
 @ask("batch: a row alone", "a row is the same alone and with others", "batch")
@@ -108,8 +108,8 @@ def _swapped(tokens: np.ndarray, one: int = 1, other: int = 4) -> np.ndarray:
 
 def _three(trial: Answers) -> tuple[int, int, int]:
     """Two tokens, and a position that sees both of them."""
-    seen = trial.model.visible.pairs(LENGTH)
-    tries = [(1, 4, 7), *((k, k + 1, t) for t in range(2, LENGTH) for k in range(t - 2, -1, -1))]
+    seen = trial.model.visible.pairs(TOKENS)
+    tries = [(1, 4, 7), *((k, k + 1, t) for t in range(2, TOKENS) for k in range(t - 2, -1, -1))]
     found = next((x for x in tries if seen[x[0], x[2]] and seen[x[1], x[2]]), None)
     if found is None:
         raise NotImplementedError(f"no position sees two others within {trial.model.sees}")
@@ -127,7 +127,7 @@ def _shown(trial: Answers, tokens: np.ndarray, finer: float = 1.0) -> tuple[int,
 
 @ask("positions: order", "swapping two tokens changes what is at others", "order")
 def _order(trial: Answers) -> Found:
-    tokens = trial.texts(TRIES, LENGTH)
+    tokens = trial.texts(ORDER_TEXTS, TOKENS)
     one, other, third = _shown(trial, tokens)
     tokens[:, other] = np.where(tokens[:, other] == tokens[:, one], trial.others(tokens)[:, other], tokens[:, other])
     said = "swapping two tokens changes nothing at a third: the order does not matter"
@@ -137,22 +137,22 @@ def _order(trial: Answers) -> Found:
 
 @ask("positions: no order", "swapping two tokens swaps their results", "no order")
 def _no_order(trial: Answers) -> Found:
-    tokens = trial.texts(TRIES, LENGTH)
-    order = [0, 4, 2, 3, 1, *range(5, LENGTH)]
-    places = [((b, order[t]), (b, t)) for b in range(TRIES) for t in range(LENGTH)]
+    tokens = trial.texts(ORDER_TEXTS, TOKENS)
+    order = [0, 4, 2, 3, 1, *range(5, TOKENS)]
+    places = [((b, order[t]), (b, t)) for b in range(ORDER_TEXTS) for t in range(TOKENS)]
     said = "swapping two tokens does more than swap their results"
     usual = "a positional encoding, or a mask that depends on the place"
     return trial.same(Computation(tokens), Computation(_swapped(tokens)), said, usual, places)
 
 
-def counted(rows: int, length: int = LENGTH, start: int = 0) -> dict[str, np.ndarray]:
+def counted(rows: int, length: int = TOKENS, start: int = 0) -> dict[str, np.ndarray]:
     """The keyword of positions that count from a start on, (rows, length)."""
     return {"positions": np.tile(np.arange(start, start + length, dtype=np.int32), (rows, 1))}
 
 
 @ask("positions: given", "the positions 0, 1, 2, ... are those without any", "given positions")
 def _given(trial: Answers) -> Found:
-    tokens = trial.texts(2, LENGTH)
+    tokens = trial.texts(2, TOKENS)
     said = "positions 0, 1, 2, ... differ from the model's own"
     usual = "positions that begin at 1, or at the padding token"
     return trial.same(Computation(tokens), Computation(tokens, counted(2)), said, usual)
@@ -160,17 +160,17 @@ def _given(trial: Answers) -> Found:
 
 def _starts(model: Model) -> dict[str, Any]:
     """Places from which texts are counted, near and far, as far as the model knows such."""
-    room = (model.longest or FAR + LENGTH) - LENGTH
-    found = {"shifted": min(NEAR, room), "shifted far": min(FAR, room)}
-    least = {"shifted": 0, "shifted far": NEAR}
+    room = (model.longest or FAR_PLACE + TOKENS) - TOKENS
+    found = {"shifted": min(NEAR_PLACE, room), "shifted far": min(FAR_PLACE, room)}
+    least = {"shifted": 0, "shifted far": NEAR_PLACE}
     return {name: {"start": start} for name, start in found.items() if start > least[name]}
 
 
 @ask("positions: {}", "positions from k on give the same", "given positions", "relative", of=_starts)
 def _shifted(trial: Answers, start: int) -> Found:
-    tokens = trial.texts(2, LENGTH)
+    tokens = trial.texts(2, TOKENS)
     one, other = Computation(tokens, counted(2)), Computation(tokens, counted(2, start=start))
-    said, far = f"positions that begin at {start:,} give other results", start > NEAR
+    said, far = f"positions that begin at {start:,} give other results", start > NEAR_PLACE
     if far:
         with contextlib.suppress(Failed):
             trial.ask(one)
@@ -182,7 +182,7 @@ def _shifted(trial: Answers, start: int) -> Found:
 
 def _refuse_ends(trial: Answers, other: Computation, start: int) -> None:
     """Say that a model knows no positions so far: it raises, or gives all of them the same."""
-    further = other._replace(options=counted(2, start=start + BEYOND))
+    further = other._replace(options=counted(2, start=start + FURTHER_PLACES))
     try:
         here, there = trial.ask(other), trial.ask(further)
     except Failed as error:
@@ -200,10 +200,10 @@ def _of_digits(trial: Answers, found: Found, one: Computation) -> Found:
         return float((apart / np.abs(plain).max(-1)).max())
 
     last = max(x["start"] for x in _starts(trial.model).values())
-    starts = [*(x for x in (NEAR, MIDDLE) if x < last), last]
+    starts = [*(x for x in (NEAR_PLACE, MIDDLE_PLACE) if x < last), last]
     try:
         offs = {here: off(here, plain) for here in starts}
-        jumps = off(last - STEP, trial.ask(Computation(one.tokens, counted(2, start=last))))
+        jumps = off(last - PLACE_STEP, trial.ask(Computation(one.tokens, counted(2, start=last))))
     except Failed:
         return found
     if offs[last] < 4 * offs[starts[0]] or jumps < offs[last] / 5:
@@ -215,15 +215,15 @@ def _of_digits(trial: Answers, found: Found, one: Computation) -> Found:
 
 @ask("positions: not ignored", "positions in another order matter", "given positions", "order")
 def _used(trial: Answers) -> Found:
-    tokens = trial.texts(TRIES, LENGTH)
+    tokens = trial.texts(ORDER_TEXTS, TOKENS)
     one, other, third = _shown(trial, tokens, trial.finer)  # where positions are ignored, no bit changes
-    plain = counted(TRIES)
+    plain = counted(ORDER_TEXTS)
     mixed = {"positions": _swapped(plain["positions"], one, other)}
     said, usual = "positions in another order change nothing: they are ignored", "the argument is not used"
     return trial.differ(Computation(tokens, plain), Computation(tokens, mixed), said, usual, third)
 
 
-def padded(trial: Answers, side: str, real: tuple[int, ...], length: int = LENGTH) -> tuple[Computation, np.ndarray]:
+def padded(trial: Answers, side: str, real: tuple[int, ...], length: int = TOKENS) -> tuple[Computation, np.ndarray]:
     """Texts of so many real tokens, padded on one side; and where they are real (B, T)."""
     place, counts = np.arange(length)[None], np.array(real)[:, None]
     mask = place < counts if side == "right" else place >= length - counts
@@ -239,8 +239,8 @@ def _content(trial: Answers, side: str) -> Found:
     if trial.model.pad is not None:
         return FINE  # the model knows padding by its token
     given, mask = padded(trial, side, (6,))
-    table = influence(trial, LENGTH, sources=np.flatnonzero(~mask[0]), options=given.options)
-    forbidden = np.broadcast_to(mask, (len(table.sources), LENGTH))
+    table = influence(trial, TOKENS, sources=np.flatnonzero(~mask[0]), options=given.options)
+    forbidden = np.broadcast_to(mask, (len(table.sources), TOKENS))
     return nothing(trial, table, forbidden, f"padding on the {side} matters", USUAL[side])
 
 
@@ -248,8 +248,8 @@ def _content(trial: Answers, side: str) -> Found:
 def _real(trial: Answers, side: str) -> Found:
     given, mask = padded(trial, side, (6,))
     sources = np.flatnonzero(mask[0])
-    table = influence(trial, LENGTH, sources=sources, options=given.options, base=given.tokens[0])
-    expected = trial.model.must(sources, LENGTH) & mask
+    table = influence(trial, TOKENS, sources=sources, options=given.options, base=given.tokens[0])
+    expected = trial.model.must(sources, TOKENS) & mask
     if trial.model.visible.moves and side == "left":
         expected = expected & (table.steps == 0)
     said = f"beside padding on the {side} a real token does not matter"
@@ -265,7 +265,7 @@ def _alone(trial: Answers, side: str) -> Found:
     def of_row(row: int, count: int) -> Found:
         one = Computation(request.tokens[row : row + 1, mask[row]], trial.model.marked(np.ones((1, count), bool)))
         places = [((0, t), (row, int(at))) for t, at in enumerate(np.flatnonzero(mask[row]))]
-        said = f"a text of {count} differs from itself with {LENGTH - count} of padding on the {side}"
+        said = f"a text of {count} differs from itself with {TOKENS - count} of padding on the {side}"
         return _same_in_a_row(trial, one, request, said, USUAL[side], places)
 
     return first(of_row(row, count) for row, count in enumerate(REAL))
@@ -290,8 +290,8 @@ def _nan(trial: Answers, side: str) -> Found:
 
 @ask("padding: none", "a mask that says all tokens are real changes nothing", "mask")
 def _none(trial: Answers) -> Found:
-    tokens = trial.texts(2, LENGTH)
-    given = Computation(tokens, trial.model.marked(np.ones((2, LENGTH), bool)))
+    tokens = trial.texts(2, TOKENS)
+    given = Computation(tokens, trial.model.marked(np.ones((2, TOKENS), bool)))
     usual = "a mask that is inverted, or takes the place of another, or positions that are counted by it otherwise"
     return trial.same(Computation(tokens), given, "a mask without padding changes results", usual)
 

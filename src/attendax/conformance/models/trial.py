@@ -14,7 +14,7 @@ from ..worker.errors import Failed
 from .blackbox import LONGER, Computation, Model
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
-NARROW, NARROW_DTYPES = 8.0, ("bfloat16", "float16")  # the coarsest first
+NARROW_ROUNDING, NARROW_DTYPES = 8.0, ("bfloat16", "float16")  # the coarsest first
 SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
 FAINT = 10.0  # times what can be told: where tokens move another position by less, nothing tells what is seen
 PARTS = "dtypes of parts"  # what is read of a model in place of results
@@ -190,7 +190,7 @@ class Answers:
             self.dtype = next((x for x in NARROW_DTYPES if _are_of(x, together)), self.dtype)
             size = np.abs(alone).max(initial=0.0)
             noise = float(np.abs(together[:1] - alone).max(initial=0.0) / size) if size else 0.0
-        spacing = ROUNDING.get(self.dtype, NARROW) * SPACING.get(self.dtype, 2.0**-7)
+        spacing = ROUNDING.get(self.dtype, NARROW_ROUNDING) * SPACING.get(self.dtype, 2.0**-7)
         return max(spacing, 8 * noise if noise < MOST_NOISE else 0.0)
 
     def same(
@@ -227,7 +227,7 @@ class Answers:
         """Say that a difference cannot be told where it is within the rounding of parts of a narrow dtype."""
         if not self.rounding or self.narrow or not self.inner:
             return
-        coarse = NARROW * SPACING.get(self.inner, 2.0**-7) / self.rounding
+        coarse = NARROW_ROUNDING * SPACING.get(self.inner, 2.0**-7) / self.rounding
         if (apart <= allowed * coarse).all():
             raise Untold(f"it cannot be told: parts are computed in {self.inner}, which may round by as much")
 

@@ -144,9 +144,10 @@ class Outcome(NamedTuple):
                    found.get("known", ""), seed=found.get("seed"))  # fmt: skip
 
 
-SHARE, FEW = 1 / 3, 5  # of the sizes that were asked, at least so much is judged; where no more are asked, any
+# At least this share of the sizes that were asked is judged; of so few sizes, any.
+JUDGED_SHARE, FEW_SIZES = 1 / 3, 5
 LEFT = (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
-NOT_JUDGED = {
+NOT_JUDGED_WORDS = {
     NO_TIME: "No time was left", LEFT_OUT: "There was no time", "no results": "No results", "no folder": "No folder",
 }  # a reason, in a sentence  # fmt: skip
 MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
@@ -208,7 +209,7 @@ def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", requi
     reasons = collections.Counter(o.finding.message for o in outcomes if o.verdict is Verdict.NOT_JUDGED)
     if not _is_much(outcomes):
         reasons.pop(LEFT_OUT, None)
-    gaps += [f"{NOT_JUDGED.get(why, why)} for {n} of {len(outcomes)} cases" for why, n in reasons.items()]
+    gaps += [f"{NOT_JUDGED_WORDS.get(why, why)} for {n} of {len(outcomes)} cases" for why, n in reasons.items()]
     gaps += [f"Required and not judged: {kind}" for kind in require if kind not in judged]
     gaps += [gap for kind in (kinds.RESULTS, kinds.GRADIENTS) if (gap := _hardly(outcomes, kind))]
     return Coverage(judged, dict(left.most_common()), tuple(gaps))
@@ -218,7 +219,7 @@ def _is_much(outcomes: Sequence[Outcome]) -> bool:
     """Tell whether much was left out for want of time: most of the ladder, or a third of the other cases."""
     left = [o for o in outcomes if o.finding.message == LEFT_OUT]
     asked = [o for o in outcomes if o.verdict is not Verdict.NOT_OFFERED and "ladder: " not in o.case.name]
-    return any("ladder: " in o.case.name for o in left) or len(left) > SHARE * len(asked)
+    return any("ladder: " in o.case.name for o in left) or len(left) > JUDGED_SHARE * len(asked)
 
 
 def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
@@ -226,7 +227,7 @@ def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
     asked = [o for o in outcomes if kinds.directed(o.case) == kind and (o.verdict not in LEFT or o.finding.refused)]
     sizes = {tuple((SIZES | o.case.sizes).values()) for o in asked}
     judged = {tuple((SIZES | o.case.sizes).values()) for o in asked if o.verdict not in LEFT}
-    if not judged or len(sizes) <= FEW or len(judged) >= SHARE * len(sizes):
+    if not judged or len(sizes) <= FEW_SIZES or len(judged) >= JUDGED_SHARE * len(sizes):
         return ""
     return f"Hardly judged: {kind} at {len(judged)} of {len(sizes)} sizes; the function refused the others"
 

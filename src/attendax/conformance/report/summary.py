@@ -122,8 +122,8 @@ def further_profiles(report: Outcomes) -> list[str]:
     return [f"--profile {name} adds {number}" for name, number in zip(later, added, strict=True)]
 
 
-MOST = 8  # causes that a screen shows
-Line = tuple[int, *tuple[tuple[str, str], ...]]  # how far it is indented; words, and how they look
+MOST_CAUSES = 8  # causes that a screen shows
+StyledLine = tuple[int, *tuple[tuple[str, str], ...]]  # how far it is indented; words, and how they look
 
 
 def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> None:
@@ -150,7 +150,7 @@ def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> 
         say(0, (f"More cases: {', '.join(further)}.", "dim"))
 
 
-def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
+def _lines(report: Outcomes, *, scripts: bool) -> Iterator[StyledLine]:
     look = "bold green" if report.ok else "bold red"
     name = f"{report.name} {report.version}".rstrip()
     yield 0, (headline(report), look), (f"  {name}", "bold"), (f"   {how(report)}", "dim")
@@ -163,7 +163,7 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
         yield 0, ("defect: ", "bold red"), (words, "bold")
     for words in report.unsettled:
         yield 0, ("unsettled: ", "bold red"), (words, "bold")
-    for number, cause in enumerate(report.causes[:MOST], start=1):
+    for number, cause in enumerate(report.causes[:MOST_CAUSES], start=1):
         law, words = _law_and_words(cause)
         yield 0, (f"{number}. {cause.harm.value}{f' ({law})' if law else ''}: ", "bold red"), (words, "bold")
         yield 3, (_told(cause, report), "dim")
@@ -180,9 +180,9 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[Line]:
                     "dim",
                 ),
             )
-    if len(report.causes) > MOST:
-        yield 0, (f"{len(report.causes) - MOST} more reasons: --markdown FILE has all.", "")
-    for outcome in () if report.causes else report.failures[:MOST]:
+    if len(report.causes) > MOST_CAUSES:
+        yield 0, (f"{len(report.causes) - MOST_CAUSES} more reasons: --markdown FILE has all.", "")
+    for outcome in () if report.causes else report.failures[:MOST_CAUSES]:
         yield 0, (f"{outcome.case.law} {outcome.case.name}", "bold"), (f"  {outcome.case.about}", "dim")
         yield 3, (outcome.told(), "")
     if report.failures and not report.causes and not scripts:

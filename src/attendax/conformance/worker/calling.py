@@ -21,14 +21,14 @@ from ..cases.case import Inputs, Leaves
 from ..cases.how import Left, forever
 from ..frameworks import framework, needs
 from ..protocol import Request, read_results, room_for, size_of, write_case
-from .child import GRACE, Child, ended
+from .child import GRACE_SECONDS, Child, ended
 from .errors import Died, answered, first_line, text_of
 from .errors import Failed as Failed
 from .errors import NoNumbers as NoNumbers
 
 WROTE = "wrote "  # the beginning of a leaf that names an array which the call wrote to
-MEMORY = "/dev/shm"  # a file system in memory, where there is one
-IMPORT = 60.0  # seconds that it has at least to start and to import
+RAM_FOLDER = "/dev/shm"  # a file system in memory, where there is one
+IMPORT_SECONDS = 60.0  # seconds that it has at least to start and to import
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 
@@ -171,10 +171,11 @@ class Worker(Subject):
         """
         self.candidate, self.first, self.room = candidate | {"subject": kind}, first, room
         self.trying = ""  # with which arrays it tried the plainest call last
-        self.limit = self.left = IMPORT  # seconds that it may take for what is judged now, and what is left of them
+        # Seconds that it may take for what is judged now, and what is left of them.
+        self.limit = self.left = IMPORT_SECONDS
         self.of_run: Left = forever  # what has no answer when nothing is left of the run is not judged
         self._before = self._counted = 0.0, 0.0  # seconds, as ``cores`` and ``waited``: ended processes, this one
-        bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
+        bases = [RAM_FOLDER] * (os.path.isdir(RAM_FOLDER) and os.access(RAM_FOLDER, os.W_OK)) + [tempfile.gettempdir()]
         self.folders = [tempfile.mkdtemp(prefix=f"attendax-{os.getpid()}-", dir=base) for base in bases]
         self._children: list[Child] = []  # the process, if there is one; read also when this object is gone
         _hide()
@@ -199,7 +200,7 @@ class Worker(Subject):
         start = time.monotonic()
         child = self.child or Child()
         self._children[:] = [child]
-        told = self._ask(child, self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
+        told = self._ask(child, self.candidate | {"folders": self.folders}, max(self.left, IMPORT_SECONDS))
         self._count()
         self.starting = max(self.starting, time.monotonic() - start - self._counted[1])
         return told
@@ -271,7 +272,7 @@ class Worker(Subject):
                     return told
             raise Died("its process wrote to the pipe of the answers")
         with contextlib.suppress(queue.Empty):
-            event = child.events.get(timeout=GRACE) if event is None else event
+            event = child.events.get(timeout=GRACE_SECONDS) if event is None else event
         words, how = child.last_words(), ended(event) if isinstance(event, int) else "closed its output"
         raise Died(f"its process {how}" + (f"; it said: {words}" if words else ""))
 

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-LONGEST = 2**20  # bytes of a line that is answered
-KEPT = 4096  # bytes of what it printed last
+MOST_LINE_BYTES = 2**20  # bytes of a line that is answered
+KEPT_BYTES = 4096  # bytes of what it printed last
 START = """import json, sys
 sys.path[:] = json.loads(sys.argv.pop())
 from attendax.conformance.worker import serve
@@ -23,8 +23,8 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\
 CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
 NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* panicked", re.IGNORECASE)
 PATIENCE, WORTH = 9, 0.05  # times a limit that a busy machine may add to it, and the seconds that are added at least
-STEP = 0.25  # seconds on the clock after which it is asked again whether the time of a run is over
-GRACE = 1.0  # seconds in which a process ends that has closed its output
+POLL_SECONDS = 0.25  # seconds on the clock after which it is asked again whether the time of a run is over
+GRACE_SECONDS = 1.0  # seconds in which a process ends that has closed its output
 FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
 POSIX = os.name == "posix"
 
@@ -48,11 +48,11 @@ class Child:
     def _drain(self) -> None:
         with self.process.stderr as stream:  # type: ignore[union-attr]
             while some := os.read(stream.fileno(), 2**16):
-                self.printed = (self.printed + some)[-KEPT:]
+                self.printed = (self.printed + some)[-KEPT_BYTES:]
 
     def _listen(self) -> None:
         with self.process.stdout as stream, open(stream.fileno(), "rb", closefd=False) as lines:  # type: ignore[union-attr]
-            while line := lines.readline(LONGEST):
+            while line := lines.readline(MOST_LINE_BYTES):
                 self.events.put(line)
         self.events.put(None)
 
@@ -62,7 +62,7 @@ class Child:
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             end_group(self.process)
         status = self.process.wait()
-        self.threads[1].join(GRACE)  # what it answered comes before its end
+        self.threads[1].join(GRACE_SECONDS)  # what it answered comes before its end
         self.events.put(status)
 
     def waited(self) -> float:
@@ -85,7 +85,7 @@ class Child:
         """
         before, given, rest = self.waited(), 0.0, seconds
         while True:
-            step = max(0.0, min(rest, left(), STEP))
+            step = max(0.0, min(rest, left(), POLL_SECONDS))
             try:
                 return self.events.get(timeout=step)
             except queue.Empty:
@@ -105,11 +105,11 @@ class Child:
         with contextlib.suppress(OSError):
             self.process.stdin.close()  # type: ignore[union-attr]
         for thread in reversed(self.threads):
-            thread.join(GRACE)
+            thread.join(GRACE_SECONDS)
 
     def last_words(self) -> str:
         """The end of what it printed, on one line."""
-        self.threads[0].join(GRACE / 4)
+        self.threads[0].join(GRACE_SECONDS / 4)
         return last_lines(self.printed)
 
 

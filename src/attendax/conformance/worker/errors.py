@@ -6,11 +6,11 @@ from typing import Any
 
 from ..cases.case import Leaves
 
-LONGEST = 10**5  # characters of what is said of an error
+MAX_CHARS = 10**5  # characters of what is said of an error
 SAYS_WHY = re.compile(
     r"expect|support|require|should|at least|multiple of|divisible|\b(must|only|needs?|no|not|cannot|can't|too)\b", re.I
 )
-OF_SIZES = re.compile(r"\d|shape|size|length|dim|broadcast|align|match|square|equal|same", re.I)
+SIZE_WORDS = re.compile(r"\d|shape|size|length|dim|broadcast|align|match|square|equal|same", re.I)
 OF_PYTHON = re.compile(r"unsupported operand|not supported between")  # its own words for a mistake inside
 SAYS_NOTHING = (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError, SystemExit)
 OF_TORCH = re.compile("dtype|support|should not be set")  # as its compiled functions say it

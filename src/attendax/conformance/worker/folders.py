@@ -15,7 +15,7 @@ from .errors import Died, answered
 
 INDEX = "index.json"
 NOT_JUDGED = "not judged"
-MISSING, UNKNOWN = "no results", "no folder"  # why a case is not judged
+NO_RESULTS, NO_FOLDER = "no results", "no folder"  # why a case is not judged
 
 
 class Recorder:
@@ -75,16 +75,16 @@ class Replay:
         """The results."""
         name = self.ids.get(identity(told))
         if name is None:
-            raise Died(UNKNOWN, NOT_JUDGED)
+            raise Died(NO_FOLDER, NOT_JUDGED)
         folder = os.path.join(self.home, name)
         if not os.path.isdir(folder):
-            raise Died(MISSING, NOT_JUDGED)
+            raise Died(NO_RESULTS, NOT_JUDGED)
         try:
             found = read_results(folder, room_for(told))
         except ValueError as error:
             raise Died(f"{folder}: {error}") from error
         if not found:
-            raise Died(MISSING, NOT_JUDGED)
+            raise Died(NO_RESULTS, NOT_JUDGED)
         return answered(found)
 
 

@@ -14,18 +14,18 @@ import numpy as np
 from ..adapters.implementation import Implementation, signature
 from ..cases.case import Leaves
 from ..protocol import Told, case_of, read_results, room_for, write_case
-from .child import KEPT, ended, last_lines
+from .child import KEPT_BYTES, ended, last_lines
 from .errors import Died, NoNumbers, answered
 from .folders import Replay
 from .onnx_model import OnnxModel
 
-CASE = "{case}"
+CASE_FIELD = "{case}"
 FOLDERS: list[str] = []  # where the worker may write what is gone with it
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
-READ = "the results come from the folder, so a diagnosis cannot make further calls"
-LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
+NO_MORE_CALLS = "the results come from the folder, so a diagnosis cannot make further calls"
+RANK_4_ALONE = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
 class Command:
@@ -39,8 +39,8 @@ class Command:
             raise ValueError(f"check: the command {command!r} cannot be read: {error}") from error
         if not self.command:
             raise ValueError("check: the command is empty, expected such as './attention {case}'")
-        if not any(CASE in word for word in self.command):
-            self.command.append(CASE)
+        if not any(CASE_FIELD in word for word in self.command):
+            self.command.append(CASE_FIELD)
         name = self.command[0]
         if not shutil.which(name):
             if os.path.isfile(name):
@@ -65,15 +65,15 @@ class Command:
 
     def _run(self, folder: str) -> tuple[int, str]:
         """The exit status, and the end of what it printed."""
-        command, printed = [word.replace(CASE, folder) for word in self.command], b""
+        command, printed = [word.replace(CASE_FIELD, folder) for word in self.command], b""
         null, pipe, joined = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
         try:
             process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=joined)
         except OSError as error:
             raise Died(f"it cannot be started: {error.strerror}") from error
         with process, process.stdout as stream:  # type: ignore[union-attr]
-            while some := os.read(stream.fileno(), KEPT):
-                printed = (printed + some)[-KEPT:]
+            while some := os.read(stream.fileno(), KEPT_BYTES):
+                printed = (printed + some)[-KEPT_BYTES:]
         return process.returncode, last_lines(printed)
 
 
@@ -125,7 +125,7 @@ def implementation(path: str, name: str | None = None) -> Implementation:
     kind, _, rest = path.partition(":")
     answer = ANSWERS[kind](rest)
     made = of_answers(answer, name or name_of(path), SOURCE.format(path), getattr(answer, "accepted", None))
-    return dataclasses.replace(made, recorded=True, process=READ) if kind == "folder" else made
+    return dataclasses.replace(made, recorded=True, process=NO_MORE_CALLS) if kind == "folder" else made
 
 
 def of_answers(
@@ -148,7 +148,7 @@ def of_answers(
         return _of(answer, case_of("gradient", {"query": query, "key": key, "value": value}, options, cotangent))
 
     attend.__signature__ = signature(accepted)  # type: ignore[attr-defined]
-    return Implementation(attend, name, "numpy", backward, lacks=LACKS, source=source, process="", foreign=True)
+    return Implementation(attend, name, "numpy", backward, lacks=RANK_4_ALONE, source=source, process="", foreign=True)
 
 
 def _of(answer: Callable[[Told], Leaves], told: Told, *, unpack: bool = False) -> Any:

@@ -14,13 +14,13 @@ from ..protocol import HIDING_OPTIONS, Told
 
 OPSETS = (23, 24, 25)  # those that changed the standard operator
 NODE = ("query", "key", "value", "mask", "past_key", "past_value", "key_lengths")  # the inputs of Attention, in order
-NAMES = {
+INPUT_NAMES = {
     "query": ("query", "q"), "key": ("key", "k"), "value": ("value", "v"),
     "mask": ("attn_mask", "mask", "attention_mask", "bias", "attn_bias"),
     "key_lengths": ("nonpad_kv_seqlen", "key_lengths", "lengths"),
 }  # fmt: skip
-KINDS = {"float32": "tensor(float)", "float64": "tensor(double)", "float16": "tensor(float16)"}
-PLAIN: dict[str, Any] = {"is_causal": 0, "softcap": 0.0, "left_window_size": -1, "right_window_size": -1}
+TENSOR_TYPES = {"float32": "tensor(float)", "float64": "tensor(double)", "float16": "tensor(float16)"}
+PLAIN_ATTRIBUTES: dict[str, Any] = {"is_causal": 0, "softcap": 0.0, "left_window_size": -1, "right_window_size": -1}
 
 
 class OnnxModel:
@@ -42,7 +42,7 @@ class OnnxModel:
         self.outputs = [x.name for x in self.session.get_outputs()]
         node = _node(onnx, model, file)
         given = [] if node is None else node.attribute
-        self.attributes = PLAIN | {x.name: onnx.helper.get_attribute_value(x) for x in given}
+        self.attributes = PLAIN_ATTRIBUTES | {x.name: onnx.helper.get_attribute_value(x) for x in given}
         self.roles = _roles(node, list(self.inputs), file)
         masked, given = "mask" in self.roles, self.attributes
         asked = {
@@ -65,7 +65,7 @@ class OnnxModel:
         if not np.isclose(told["options"].get("softcap") or 0.0, softcap):
             raise NotImplementedError(f"the model's softcap is {softcap:g}")
         kind = self.inputs[self.roles["query"]].type
-        if KINDS.get(told["dtype"]) != kind:
+        if TENSOR_TYPES.get(told["dtype"]) != kind:
             raise NotImplementedError(f"its query is {kind}")
         given = {self.roles[name]: self._packed(name, told["arrays"][name]) for name in ARRAYS[:3]}
         given |= self._masks(told)
@@ -149,7 +149,7 @@ def _roles(node: Any, names: list[str], file: str) -> dict[str, str]:
     found = {} if node is None else {role: x for role, x in zip(NODE, node.input, strict=False) if x in names}
     if not set(ARRAYS[:3]) <= set(found):
         lower = {x.lower(): x for x in names}
-        known = {role: next((lower[x] for x in given if x in lower), None) for role, given in NAMES.items()}
+        known = {role: next((lower[x] for x in given if x in lower), None) for role, given in INPUT_NAMES.items()}
         found = {role: x for role, x in known.items() if x is not None}
     if not set(ARRAYS[:3]) <= set(found):
         found = dict(zip(("query", "key", "value", "mask"), names, strict=False))

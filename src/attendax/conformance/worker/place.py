@@ -21,13 +21,13 @@ from ..frameworks import framework, kind_of, kinds, others
 from ..frameworks.text import import_line, path_of, printed, resolve
 from . import foreign
 from .calling import Subject, Worker, call, subject_of
-from .errors import LONGEST, Died, Failed, NoNumbers, Unusable, first_line
+from .errors import MAX_CHARS, Died, Failed, NoNumbers, Unusable, first_line
 
-DECLARED = ("causal", "empty_rows", "lacks", "means")  # of the user; another process has no need of them
-OVERRIDES = (*DECLARED, "device")  # the settings that go with an ``Implementation``
+DECLARED_SETTINGS = ("causal", "empty_rows", "lacks", "means")  # of the user; another process has no need of them
+OVERRIDES = (*DECLARED_SETTINGS, "device")  # the settings that go with an ``Implementation``
 SETTINGS = (*OVERRIDES, "fit", "layout")
 OTHER_ARRAYS = "gives arrays of another kind"
-LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
+LONGER_TIMEOUT = ": --timeout SECONDS, or timeout=, gives it longer"
 NAMED = {"fn": "the function"}
 
 
@@ -52,7 +52,7 @@ def implement(
     asked |= {k: path for k, (path, _) in named.items()}
     if not isinstance(fn, str):
         asked.setdefault("name", name_of(fn))
-    declared = {k: asked.pop(k) for k in DECLARED if k in asked}
+    declared = {k: asked.pop(k) for k in DECLARED_SETTINGS if k in asked}
     first = how.patience if foreign.is_path(asked["fn"]) or how.timeout is not None else None
     candidate = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
     worker = worker.become("function", candidate, first) if worker else Worker("function", candidate, first)
@@ -100,7 +100,7 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
         if foreign.is_path(asked["fn"]):  # a program, which is not imported
             name = asked.get("name") or foreign.name_of(asked["fn"])
             when = "on the plainest call" if worker.trying else "when it is loaded"
-            raise Unusable(f"check: {name} fails {when}: {died}" + LONGER * (died.how == "timeout")) from died
+            raise Unusable(f"check: {name} fails {when}: {died}" + LONGER_TIMEOUT * (died.how == "timeout")) from died
         if not worker.trying:
             raise Unusable(f"check: {asked['fn']}: when it was imported: {died}") from died
         worker.candidate |= {"arrays": worker.trying}
@@ -284,7 +284,7 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
 def told(made: Implementation) -> dict[str, Any]:
     """All that a process tells of a candidate."""
     found = {k: x for k, x in vars(made).items() if k not in ("attend", "form", "means")}
-    found |= {"source": made.source[:LONGEST], "lacks": dict(made.lacks), "backward": True if made.backward else None}
+    found |= {"source": made.source[:MAX_CHARS], "lacks": dict(made.lacks), "backward": True if made.backward else None}
     return found | {"accepted": keywords(made.attend), "others": unknown(made.attend)}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..protocol import read_request, write_error, write_results
 from .calling import Subject
-from .errors import LONGEST, Died, Failed, NoNumbers, first_line
+from .errors import MAX_CHARS, Died, Failed, NoNumbers, first_line
 from .foreign import FOLDERS
 
 MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
@@ -50,7 +50,7 @@ def main() -> None:
             subject = maker.subject(message, lambda arrays: tell({"trying": arrays}))
             told = subject.start()
         except BaseException as error:
-            told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
+            told = {"raised": type(error).__name__, "said": str(error)[:MAX_CHARS], "line": first_line(error)}
         tell(told)
     _leave()
 
@@ -85,4 +85,4 @@ def _answer(subject: Subject, folder: str) -> None:
     except BaseException as error:
         failed = error if isinstance(error, Failed) else Failed.by(error)
         kind = "refusal" if failed.refusal else "failed"
-        write_error(folder, kind, failed.said, failed.text[:LONGEST], failed.names_nothing)
+        write_error(folder, kind, failed.said, failed.text[:MAX_CHARS], failed.names_nothing)
