@@ -22,6 +22,7 @@ INT8 = ("marked_keys", "marked")
 FLOAT32 = ("factors", "alibi", "table", "bias", "dbias", "row_max", "row_sum", "lse", "dlse", "delta", "shift", "share",
            "sums", "sums_of_rows")  # fmt: skip
 PART = 8192  # keys are added in parts that begin at multiples of it, a multiple of each tile of keys
+MOST_JOINED = 64  # queries of a tile: there are not enough registers for two parts of more
 FEW = 128  # blocks: with no more of them the parts are added at a time, and not one after the other
 
 
@@ -186,12 +187,13 @@ class Sizes(NamedTuple):
         arrays, sums = (*self.operands, "marked_keys", "out", *RESULTS, "marked", *SUMS), (*SUMS, "out", *RESULTS)
         constants = {"W": W, "BLOCK_N": tiles.keys}
         launches = [Launch("mark_keys", self.dtype, of_keys, ("key", "marked_keys"), (S,), constants, tiles)]
-        constants = {"W": W, "BLOCK_M": tiles.queries}
+        rows = min(tiles.queries, MOST_JOINED)
         for part in range(0, parts, count):
             launches += self._twice("forward", blocks * count, arrays, PART, part, count, slots, min(part, 1))
             if part or count > 1:
                 numbers = T, slots, int(part + count == parts)
-                launches.append(Launch("join_parts", self.dtype, blocks, sums, numbers, constants, tiles))
+                constants, of_rows = {"W": W, "BLOCK_M": rows}, -(-T // rows) * B * N
+                launches.append(Launch("join_parts", self.dtype, of_rows, sums, numbers, constants, tiles))
         return LaunchSequence(self.given, results, inner, launches)
 
     def gradients(self, of_keys: bool, of_bias: tuple[bool, ...] | None) -> LaunchSequence:
