@@ -379,7 +379,7 @@ def sleeps(query, key, value):
 
 def test_a_call_has_a_time_limit(monkeypatch):
     """One line, not a limit for each of hundreds of calls."""
-    monkeypatch.setattr(remote, "TIMEOUT", 0.5)
+    monkeypatch.setattr(remote, "CALL_SECONDS", 0.5)
     with pytest.raises(Refusal, match=r"sleeps: a call with 3 small arrays: no answer in 0\.5 seconds"):
         diff(masked, sleeps)
 

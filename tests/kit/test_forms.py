@@ -280,7 +280,7 @@ def compared(form):
 
 
 def axes_of(difference):
-    return comparing.OF_NUMBERS.get(difference.name, (difference.name,))
+    return comparing.SOLVED_AXES.get(difference.name, (difference.name,))
 
 
 LIKE = {  # axes that ``diff`` tells a value by: no call that it makes tells them apart

@@ -16,27 +16,27 @@ from ..worker.errors import Failed
 from . import examples, extremes
 from .asking import TOLERANCE, Candidate, Probe, arrays, distance, narrowed
 from .examples import Record, asking, small
-from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
+from .forms import BY_LAW, PREFIX, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
 from .options import (
     AXIS,
-    DROPOUT,
-    GROUPED,
-    HEADS,
+    DROPOUT_NAMES,
+    GROUPED_NAMES,
+    HALF_OPEN,
+    HEAD_NAMES,
     KEY_HEADS,
     MASKED,
     NO_LIMIT,
-    NONE,
     OPTIONS,
     RULES,
-    UNREAD,
+    UNREAD_NAMES,
     WIDE,
     axes_of,
     beside,
     drawn,
     kind_of,
 )  # fmt: skip
-from .options import GIVEN as RESULTS
+from .options import RESULT_LAYOUTS as RESULTS
 
 
 class Convention(NamedTuple):
@@ -61,7 +61,7 @@ OF_TABLE = {  # axes whose values are told by the words of the table, and what i
     "join": ("the heads of the result", "keeps them apart"),
     "width": ("numbers of a head", "takes all of them"),
 }  # fmt: skip
-NUMBERS = {
+SOLVED = {
     "scale": Convention("scale if none is given", "multiplies by {0}"),
     "negative": Convention("a side of a window that is negative", "{0}"),
     "always": Convention("causal whatever is asked", "{0}"),
@@ -80,12 +80,13 @@ NUMBERS = {
     "softmax": Convention("softmax of bfloat16 arrays", "has {0}"),
     "out": Convention("dtype of the result for bfloat16 arrays", "has {0}"),
 }
-UNSEEN = "dropout", "softmax", "out"  # the others are told if seen
-OF_NUMBERS = {name: x.axes or (name,) for name, x in NUMBERS.items() if name not in UNSEEN}  # of which axes each is
-WORDS = {name: x.words for name, x in NUMBERS.items()} | {
+UNSEEN_AXES = "dropout", "softmax", "out"  # the others are told if seen
+# The axes of each.
+SOLVED_AXES = {name: x.axes or (name,) for name, x in SOLVED.items() if name not in UNSEEN_AXES}
+WORDS = {name: x.words for name, x in SOLVED.items()} | {
     "default": "where is_causal is not given", "scale given": "scale as given", "arguments": "order of the arguments",
 }  # fmt: skip
-KINDS = (  # options that two functions may be given in two ways, in words
+OPTION_KINDS = (  # options that two functions may be given in two ways, in words
     ("mask", "mask", lambda x: f"{x.name} ({', '.join(x.form.split('/')[0])}), {x.form.split('/')[1]}"),
     ("scale given", "scale", lambda x: f"takes {x.form}"),
     ("lse", "return_lse", lambda x: f"gives ({', '.join(x.form)})"),
@@ -97,7 +98,7 @@ GUESSES = {  # of what a mask may be that neither is known to take
              "BS/1 attends", "BTS/True attends"),
 }  # fmt: skip
 OF_NARROW = (1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6)  # sizes of bfloat16 arrays
-SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.25: so says the mean of the results"}
+EVIDENCE = {"dropout": "values that are all 1, 64 keys, rate 0.25: so says the mean of the results"}
 
 
 class Difference(NamedTuple):
@@ -116,23 +117,23 @@ def differences(a: Candidate, b: Candidate) -> Iterator[Difference]:
     """Yield each, with the smallest input that shows it, if there is one."""
     one, other = a.form, b.form
     both = set(one.options) & set(other.options)
-    for name in (x for x in NUMBERS if _differ(x, one, other)):
-        if axes := OF_NUMBERS.get(name):
+    for name in (x for x in SOLVED if _differ(x, one, other)):
+        if axes := SOLVED_AXES.get(name):
             larger = (x for x in examples.cases(one.keeping(both), a.sizes) if not x.narrow)
             shown = examples.shown(a, b, axes, itertools.chain(_small(one, other), larger))
         else:
             drawn_of = (narrowed(sizes, seed, times=8) for seed, sizes in enumerate(OF_NARROW))
             narrow = (x for x in drawn_of if examples.alike_in_float32(a, b, x))
-            shown = SHOWN.get(name) or examples.smallest(a, b, narrow)
+            shown = EVIDENCE.get(name) or examples.smallest(a, b, narrow)
         yield Difference(name, _said(name, one, other), _said(name, other, one), shown)
-    for name, key, words in KINDS:
+    for name, key, words in OPTION_KINDS:
         heard = key in both and IGNORED not in (one.how[AXIS[key]], other.how[AXIS[key]])
         if heard and one.options[key].form != other.options[key].form:
             as_it_is = other.offering(key, other.options[key]._replace(form=one.options[key].form))
             shown = examples.called(a, b, as_it_is, asking(key))
             yield Difference(name, words(one.options[key]), words(other.options[key]), shown)
     if "window" in both and WIDE["window"] == one.options["window"].form == other.options["window"].form:
-        asked = NONE if one.how["none"] and not other.how["none"] else ()
+        asked = HALF_OPEN if one.how["none"] and not other.how["none"] else ()
         if shown := examples.smallest(a, b, (x for sides in asked for x in small({"window": sides}))):
             yield Difference("a side of a window that is None", NO_LIMIT, "is not taken", shown)
     defaults = [x.defaults.get(x.options["is_causal"].name) is True for x in (one, other) if "is_causal" in both]
@@ -161,22 +162,22 @@ def _differ(name: str, one: Form, other: Form) -> bool:
     """Tell whether two functions differ in one of the numbers; where they lack what it is of, no input shows it."""
     if name == "order":
         return steps(one, other) != steps(other, one)
-    known = name not in (*UNSEEN, "empty_lse", "negative") or UNKNOWN not in (one.how[name], other.how[name])
-    return known and any(one.how[x] != other.how[x] for x in NUMBERS[name].axes or (name,))
+    known = name not in (*UNSEEN_AXES, "empty_lse", "negative") or UNKNOWN not in (one.how[name], other.how[name])
+    return known and any(one.how[x] != other.how[x] for x in SOLVED[name].axes or (name,))
 
 
 def _said(name: str, form: Form, beside: Form) -> str:
-    axis = (NUMBERS[name].axes or (name,))[0]
+    axis = (SOLVED[name].axes or (name,))[0]
     value = form.how[axis] if name != "order" else steps(form, beside)
     if value == IGNORED:
         return "ignores it"
     if axis in OF_TABLE:
         alike = TABLE[axis][value].words == TABLE[axis][beside.how[axis]].words
-        words = f"does not: {TABLE[axis][value].words}" if value != LAW[axis] else OF_TABLE[axis][1]
+        words = f"does not: {TABLE[axis][value].words}" if value != BY_LAW[axis] else OF_TABLE[axis][1]
         return words + f" ({value})" * alike
     line = text_of(axis, value) if axis in TABLE and name != "order" else ""
     if name == "window":
-        value = "" if value == LAW["window"] else re.sub(r"^end\b", "aligned to the end", value)
+        value = "" if value == BY_LAW["window"] else re.sub(r"^end\b", "aligned to the end", value)
         pair = "window" in form.options and form.options["window"].form == WIDE["window"]
         reach = ("the keys between two sides",) if pair else (form.how["reach"], form.how["side"])
         value, line = ", ".join(filter(None, (*reach, value))), line if pair else window_rule(form.how)
@@ -189,7 +190,7 @@ def _said(name: str, form: Form, beside: Form) -> str:
         of_keys, of_values = heads_of(value)
         each = f"of keys, and {of_values} of values" if of_keys != of_values else "of keys and of values"
         value = said.get(value) or f"reads head {of_keys} {each}"
-    text = NUMBERS[name].said if "base" in value or name != "lse" else "{0}"
+    text = SOLVED[name].said if "base" in value or name != "lse" else "{0}"
     return text.format(value or "no", line=line) or value
 
 
@@ -246,7 +247,7 @@ def set_apart(a: Candidate, b: Candidate, mine: Form, theirs: Form, sizes: tuple
         known = [
             (form, k) for form, name in ((a.form, x), (b.form, y)) for k, o in form.options.items() if o.name == name
         ]
-        form, key = known[0] if known else (mine, shared or GIVEN + x)
+        form, key = known[0] if known else (mine, shared or PREFIX + x)
         row = OPTIONS.get(key)
         kinds = [form.options[key].form] if known else GUESSES.get(key, row.kinds if row else ("",))
         how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
@@ -256,7 +257,7 @@ def set_apart(a: Candidate, b: Candidate, mine: Form, theirs: Form, sizes: tuple
                 _alone(held, key, Option(name, kind_of(key, kind, by.fn.names)), how) for held, name, by in named
             )
             asked = [probe for probe in examples.cases(one, sizes, alone=True) if key in probe.options]
-            if key.startswith(GIVEN) and not examples.answered(a.by(one), asked, key):
+            if key.startswith(PREFIX) and not examples.answered(a.by(one), asked, key):
                 asked = list(examples.with_arrays(key))
             if "return_lse" in one.options.keys() & other.options.keys():
                 asked += [x._replace(options={**x.options, "return_lse": True}) for x in asked]
@@ -276,7 +277,7 @@ def _shared(a: Candidate, b: Candidate, mine: Form, theirs: Form) -> Iterator[tu
     left = []
     for one, form in ((a, mine), (b, theirs)):
         done = {x for k in mine.options if k in form.options for x in form.options[k]}
-        known = {*one.fn.required, *HEADS, *KEY_HEADS, *GROUPED, *DROPOUT, *UNREAD, *done}
+        known = {*one.fn.required, *HEAD_NAMES, *KEY_HEADS, *GROUPED_NAMES, *DROPOUT_NAMES, *UNREAD_NAMES, *done}
         left.append([x for x in one.fn.names if x not in known])
     taken: set[str] = set()
     for x in left[0]:

@@ -11,30 +11,30 @@ from ..worker.errors import Failed
 from . import layers
 from .asking import TOLERANCE, Equality
 from .comparing import Difference
-from .describing_layers import BIASES, SMALL, CandidateLayer, case, far, of_size
-from .layers import AXES, LAW, PACKINGS, SEARCH, SPLITS, TURNED, first_row
+from .describing_layers import BIASES, SMALL_SCALES, CandidateLayer, case, far, of_size
+from .layers import LAW, LAYER_AXES, OUT_IN, PACKINGS, SEARCH, SPLITS, first_row
 from .remote import IMPORTS, import_line
 
-SAID: dict[str, dict[Any, str]] = {
+VALUE_WORDS: dict[str, dict[Any, str]] = {
     "rotary": {
         "halves": "turns the halves of a head against each other", "neighbours": "turns neighbours against each other",
         "halves of the whole": "turns a part, against what is half a head away",
     },
     "part": {1.0: "the whole", 0.5: "half", 0.25: "a quarter"},
 }  # fmt: skip
-TOGETHER = {  # conventions that are one
+JOINT = {  # conventions that are one
     "scaling": ("scaling", "factor", "trained"), "rotary": ("rotary", "part"), "frequencies": ("part", "frequencies"),
 }  # fmt: skip
-DRAWS = (1.0, *SMALL)  # sizes of x
-CASES = len(layers.SIZES) * len(DRAWS)
+SCALES = (1.0, *SMALL_SCALES)  # sizes of x
+ALL_CASES = len(layers.SIZES) * len(SCALES)
 TURN = "params = {k: x.T if k.endswith('_kernel') else x for k, x in params.items()}"
-FLAGS, COUNTS = (True, False), (0, 1, 2)  # values of keywords
-NAMES = "gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf"
+FLAGS, COUNT_VALUES = (True, False), (0, 1, 2)  # values of keywords
+ACTIVATION_NAMES = "gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf"
 
 
 def differences(a: CandidateLayer, b: CandidateLayer) -> Iterator[Difference]:
     """Each convention by which two layers differ, with the smallest input that shows it."""
-    for name, axis in AXES.items():
+    for name, axis in LAYER_AXES.items():
         told = _told(a.how, name), _told(b.how, name)
         has = (not axis.needs or any(k.startswith(axis.needs) for k in x.parts) for x in (a, b))
         differ = axis.words and told[0] != told[1] and all(has)
@@ -49,17 +49,17 @@ def _told(how: Mapping[str, Any], name: str) -> str:
     value = how[name]
     if name == "scaling" and value:
         return f"{value} by {how['factor']:g}" + f", trained on {how['trained']}" * (value == "YaRN")
-    return SAID.get(name, {}).get(value, f"{value:g}" if isinstance(value, float) else str(value)) or "none"
+    return VALUE_WORDS.get(name, {}).get(value, f"{value:g}" if isinstance(value, float) else str(value)) or "none"
 
 
 def _shown(a: CandidateLayer, b: CandidateLayer, name: str) -> str:
     """The shortest text that shows a convention alone: A's layer, and the same with B's convention."""
     tries = [(case(4, a.heads, 1e-2 if name == "eps" else 1.0), "drawn")]
     if name == "eps":
-        tries += [(case(4, a.heads, x).but(BIASES), f"drawn, of about {x:g}, with biases of 0") for x in SMALL]
+        tries += [(case(4, a.heads, x).but(BIASES), f"drawn, of about {x:g}, with biases of 0") for x in SMALL_SCALES]
     for (whole, drawing), length in itertools.product(tries, range(1, SEARCH.T + 1)):
         at = whole._replace(x=whole.x[:1, :length])
-        one, other = (a.but({k: y.how[k] for k in TOGETHER.get(name, (name,))}).reference(at) for y in (a, b))
+        one, other = (a.but({k: y.how[k] for k in JOINT.get(name, (name,))}).reference(at) for y in (a, b))
         if name == "kernels":
             try:
                 other = b.fn(a.given(at.params), at.x, **b.keywords())[0]
@@ -72,11 +72,11 @@ def _shown(a: CandidateLayer, b: CandidateLayer, name: str) -> str:
     return ""
 
 
-def equality(a: CandidateLayer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
+def equality(a: CandidateLayer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = ALL_CASES) -> Equality:
     """The distance of another function from A's layer, at sizes in turn; calls that A refuses do not count."""
     most, worst, asked = 0.0, "", list[tuple[layers.LayerSizes, float]]()
     for k in range(cases):
-        sizes, draw = layers.SIZES[k % len(layers.SIZES)], DRAWS[(k + k // len(DRAWS)) % len(DRAWS)]
+        sizes, draw = layers.SIZES[k % len(layers.SIZES)], SCALES[(k + k // len(SCALES)) % len(SCALES)]
         at = of_size(20 + k, a.count(sizes), draw, sizes)
         try:
             right = a.call(at)
@@ -101,15 +101,15 @@ def adapter(a: CandidateLayer, b: CandidateLayer) -> tuple[str, str]:
     lines = _around(a, b)
     numbers = tuple(a.how[name] for name in ("base", "factor", "part"))
     of_kind: dict[type, tuple[Any, ...]] = {  # values for a keyword, by the kind of its default
-        bool: FLAGS, str: NAMES, float: AXES["eps"].values + numbers,
-        int: (*COUNTS, *map(int, numbers), a.how["trained"]),
+        bool: FLAGS, str: ACTIVATION_NAMES, float: LAYER_AXES["eps"].values + numbers,
+        int: (*COUNT_VALUES, *map(int, numbers), a.how["trained"]),
     }  # fmt: skip
-    defaults = {k: of_kind.get(type(x), FLAGS + NAMES) for k, x in b.fn.defaults.items() if k != b.keyword}
+    defaults = {k: of_kind.get(type(x), FLAGS + ACTIVATION_NAMES) for k, x in b.fn.defaults.items() if k != b.keyword}
     options = {k: tuple(dict.fromkeys(values)) for k, values in defaults.items()}
     for names in itertools.chain.from_iterable(itertools.combinations(options, count) for count in range(3)):
         for values in itertools.product(*(options[name] for name in names)):
             code = _code(a, b, lines, dict(zip(names, values, strict=True)))
-            if equality(a, b.fn.adapted(code), 2 if names else CASES).worst is None:
+            if equality(a, b.fn.adapted(code), 2 if names else ALL_CASES).worst is None:
                 return code, "B"
     return formula(a), ""
 
@@ -129,7 +129,7 @@ def _code(a: CandidateLayer, b: CandidateLayer, lines: Sequence[str], options: M
 def _around(a: CandidateLayer, b: CandidateLayer) -> list[str]:
     """Changes of weights, so that B reads them as A does."""
     one, other, lines = a.how, b.how, []
-    if one["kernels"] == TURNED:
+    if one["kernels"] == OUT_IN:
         lines.append(TURN)
     packed = [x.how["packing"] if "qkv_kernel" in x.reads else x.how["split"] + "*" for x in (a, b)]
     rotary = {one["rotary"], other["rotary"]} == {"halves", "neighbours"} and one["part"] == other["part"] == 1
@@ -149,7 +149,7 @@ def _around(a: CandidateLayer, b: CandidateLayer) -> list[str]:
         back, table = theirs - mine, "params['positions']"
         shifted = f"{table}[{-back}:]" if back < 0 else f"xp.concatenate([{table}[:{back}], {table}])"
         lines.append(f"{table} = {shifted}")
-    if other["kernels"] == TURNED:
+    if other["kernels"] == OUT_IN:
         lines.append(TURN)
     return [] if lines == [TURN, TURN] else lines
 
@@ -199,7 +199,7 @@ def formula(a: CandidateLayer) -> str:
     """Python of what was found of a layer, which calls no other."""
     how = {k: v for k, v in a.how.items() if LAW[k] != v}
     reads = ", ".join(repr(x) for x in sorted(a.reads))
-    turn = "    " + TURN + "\n" if a.how["kernels"] == TURNED else ""
+    turn = "    " + TURN + "\n" if a.how["kernels"] == OUT_IN else ""
     return (
         "from attendax.conformance.against.layers import LAW, layer\n\n"
         f"READS = {{{reads}}}\nHOW = LAW | {how | ({'kernels': LAW['kernels']} if turn else {})!r}\n\n\n"

@@ -23,12 +23,12 @@ from ..conventions.values import factor_of, scale_of_first, solved
 from ..worker.errors import Died, Failed
 from . import examples, extremes, forms, options
 from .asking import ALIKE, GENERAL, SQUARE, TOLERANCE, Answer, Candidate, Probe, arrays, distance, narrowed
-from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
+from .forms import BY_LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import (
     AXIS,
-    DROPOUT,
-    GROUPED,
-    HEADS,
+    DROPOUT_NAMES,
+    GROUPED_NAMES,
+    HEAD_NAMES,
     KEY_HEADS,
     NO_LIMIT,
     NUMBER,
@@ -42,7 +42,7 @@ from .options import (
     OPTIONS,
     READ,
     RULES,
-    UNREAD,
+    UNREAD_NAMES,
     WIDE,
     WINDOWS,
     WITH_CAUSAL,
@@ -51,14 +51,14 @@ from .options import (
 )  # fmt: skip
 from .remote import Function
 
-OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
+OTHER_SIZES: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
 }  # fmt: skip
 MOST_DEATHS = 4  # of its process, before any answer
-MANY = 64  # keys, of which half are dropped
+DROPOUT_KEYS = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
-SHARED = ("broadcast_dropout",)  # by which heads drop the same weights, as of flax unless it is False
+SHARED_DROPOUT = ("broadcast_dropout",)  # by which heads drop the same weights, as of flax unless it is False
 MODES = {"training": True, "train": True, "deterministic": False}
 END = DECLARED["end"]  # of causal
 WRAP = "wrap it in a function of query, key and value that gives {}"
@@ -71,12 +71,12 @@ NO_END = 2**20  # a window that has all keys
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 # of dropout, at a rate at which each gives another mean
-UNSCALED, DIVIDED, OTHERWISE = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
+UNSCALED, DIVIDED, OTHER_MEAN = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
 IN_INFERENCE = "acts in inference as well"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
 OF_ARRAYS = "mask", "key_lengths", "segments"  # options that hide keys by arrays
-STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
+SCORE_STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
 
 def _stem(name: str) -> str:
@@ -107,10 +107,10 @@ class Describing:
         self.taken, self.refusals = set[str](), dict[str, str]()  # keywords that it took; what it said of others
         self.form: Form | None = None  # as far as it is found
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
-        drops = [x for x in DROPOUT if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
+        drops = [x for x in DROPOUT_NAMES if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
         narrow = [x for x in OPTIONS["window"].names if isinstance(w := fn.defaults.get(x), int) and w > 0]
         self.given: dict[str, Any] = dict.fromkeys(causal, False) | dict.fromkeys(drops, 0.0)
-        self.given |= dict.fromkeys(narrow, NO_END) | {x: False for x in SHARED if fn.defaults.get(x) is True}
+        self.given |= dict.fromkeys(narrow, NO_END) | {x: False for x in SHARED_DROPOUT if fn.defaults.get(x) is True}
 
     def candidate(self) -> Candidate:
         """The function with all that is found out about it; raises Failed where it raises in every layout."""
@@ -130,18 +130,18 @@ class Describing:
         form = self._empty_lse(*self._empty(self._order(self._joined(self._word(form)))))
         form = self._dtypes(extremes.taken(self.answer, self._settled, form, self.sizes))
         for name in (x for x in free if x in left):
-            if name in DROPOUT:
+            if name in DROPOUT_NAMES:
                 form = self._dropout(form, name)
                 self.unknown[name] = "dropout is drawn at random; no adapter has it"
-            elif name not in (*GROUPED, *form.given):
+            elif name not in (*GROUPED_NAMES, *form.given):
                 self.unknown[name] = NOT_TAKEN
         return Candidate(self.fn, self._kept(form), True, self.unknown, self.sizes)
 
     def _free(self) -> list[str]:
         """Its keywords that may be options."""
-        known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT)}
+        known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT_NAMES)}
         known |= {x for x in self.fn.meant if x not in options.MEANT and options.named(x)}  # by a part of its name
-        unread = {*self.fn.required, *HEADS, *KEY_HEADS, *UNREAD, *(self.fn.meant.keys() - known)}
+        unread = {*self.fn.required, *HEAD_NAMES, *KEY_HEADS, *UNREAD_NAMES, *(self.fn.meant.keys() - known)}
         return [x for x in self.fn.names if x not in unread or x in self.fn.stated]
 
     def _offered(self, form: Form, name: str) -> Form | None:
@@ -168,7 +168,7 @@ class Describing:
         if "key_lengths" in form.options or "key_lengths" not in options.named(first):
             return None
         rest = form.keeping(x for x in form.options if x != "mask")
-        rest = rest.but(**{axis: LAW[axis] for axis in ("masking", *OPTIONS["mask"].axes)})
+        rest = rest.but(**{axis: BY_LAW[axis] for axis in ("masking", *OPTIONS["mask"].axes)})
         return self._read(rest, first, "key_lengths")
 
     def _otherwise(self, form: Form, name: str, kinds: list[str]) -> Form | None:
@@ -183,7 +183,7 @@ class Describing:
                 said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
                 self.unknown[form.options[name].name or name] = said
                 self.refuting.setdefault(name, []).append(probe)
-                form = form.but(**{AXIS[name]: LAW[AXIS[name]]}).keeping(x for x in form.options if x != name)
+                form = form.but(**{AXIS[name]: BY_LAW[AXIS[name]]}).keeping(x for x in form.options if x != name)
         return form
 
     def _answers(self) -> bool:
@@ -192,7 +192,7 @@ class Describing:
 
     def _as_called(self) -> Form | None:
         """The form of its plain call; of a required mask that may not be None, with one that masks nothing."""
-        if more := [x for x in self.fn.required if x not in HEADS][3:]:
+        if more := [x for x in self.fn.required if x not in HEAD_NAMES][3:]:
             raise Failed(f"it requires {' and '.join(more)}, by a name that is not known: {WRAP.format(more[0])}")
         every = {
             **dict.fromkeys(OPTIONS["bias"].names, ZERO_BIASES),
@@ -207,7 +207,7 @@ class Describing:
         orders = [True, False]
         if len(names) > 1:  # the usual order and shapes alone
             ways, orders = list(itertools.product(*(every[name][:: len(every[name]) // 2] for name in names))), [True]
-        drops = [name for name in none if name in DROPOUT]
+        drops = [name for name in none if name in DROPOUT_NAMES]
         off = [dict.fromkeys(drops, x) for x in ("0.0", *["None", IDENTITY] * bool(drops))]  # a number, or a function
         orders = orders if names or drops else []
         for self.in_order, drop, some in itertools.product(orders, off, ways):
@@ -294,14 +294,14 @@ class Describing:
 
     def _layouts(self) -> list[Form]:
         """Each way in which the arrays may be given, in the order of their names or, after those, in another one."""
-        own = forms.order_of(self.fn.by_name or [x for x in self.fn.names if x not in HEADS][:3])
+        own = forms.order_of(self.fn.by_name or [x for x in self.fn.names if x not in HEAD_NAMES][:3])
         found = [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
         return [x for x in found if (x.order == own or not own) is self.in_order]
 
     def _by_scale(self, sizes: tuple[int, ...]) -> Form | None:
         """The layout, the order of the arrays, the scale and whether it is always causal, at some sizes."""
         always = ["", *OPTIONS["is_causal"].axes["causal"]]
-        probe, other = (self._plain_probe(x) for x in (sizes, OTHERS[sizes]))
+        probe, other = (self._plain_probe(x) for x in (sizes, OTHER_SIZES[sizes]))
         self.sizes = sizes
         for layout in self._layouts():
             if not self.answer(layout, probe):
@@ -310,7 +310,8 @@ class Describing:
             hows = [
                 layout.but(scale=s, always=a, empty=e)
                 for a, s in itertools.product(always, TABLE["scale"])
-                for e in (TABLE["empty"] if "without its own" in a else (LAW["empty"],))  # its first query has no key
+                # Its first query has no key.
+                for e in (TABLE["empty"] if "without its own" in a else (BY_LAW["empty"],))
             ]
             if (found := self._settled(hows, probes)) and self.takes(found, probe):
                 return self._of_one_query(found)
@@ -318,7 +319,7 @@ class Describing:
 
     def _of_one_query(self, form: Form) -> Form:
         """The form of a function that is always causal, perhaps except for a single query."""
-        if form.how["always"] != LAW["causal"]:
+        if form.how["always"] != BY_LAW["causal"]:
             return form
         B, N, _, S, D, V = self.sizes
         ways = form, form.but(always=DECLARED["decode"])
@@ -326,7 +327,7 @@ class Describing:
 
     def _plain(self) -> Form | None:
         """The form of its plainest call."""
-        for self.in_order, sizes in itertools.product((True, False), OTHERS):
+        for self.in_order, sizes in itertools.product((True, False), OTHER_SIZES):
             if found := self._by_scale(sizes):
                 return found
             probe, layouts = self._plain_probe(sizes), self._layouts()
@@ -343,8 +344,8 @@ class Describing:
                 if not any(x[0].any() for x in filter(None, (self.answer(layout, x) for x in wide))):  # nor from zeros
                     continue
                 for axis in OF_PLAIN:
-                    scales = (LAW["scale"], "1")[: 1 + (axis in OF_SCORES)]
-                    joins = (LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so
+                    scales = (BY_LAW["scale"], "1")[: 1 + (axis in OF_SCORES)]
+                    joins = (BY_LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so
                     ways = (
                         layout.but(**{"scale": x, "join": join, axis: way})
                         for way, x, join in itertools.product(list(TABLE[axis])[1:], scales, joins)
@@ -381,9 +382,10 @@ class Describing:
     def _dropout(self, form: Form, name: str) -> Form:
         """Tell whether the weights that are kept are larger: of values that are all 1, the mean says it."""
         B, N, T, S, D, V = self.sizes
-        many = arrays((B, N, MANY if T == S or form.how["always"] else T, MANY, D, V))  # the first see few keys
+        # The first queries see few keys.
+        many = arrays((B, N, DROPOUT_KEYS if T == S or form.how["always"] else T, DROPOUT_KEYS, D, V))
         modes = {k: x for k, x in MODES.items() if k in self.fn.names}
-        keys = {forms.GIVEN + k: Option(k, "") for k in options.RANDOM if k in self.fn.names}
+        keys = {forms.PREFIX + k: Option(k, "") for k in options.RANDOM_NAMES if k in self.fn.names}
         training = {k: x.replace("training=False", "training=True") for k, x in form.meant.items()}  # of an object
         given = {**form.given, **modes, name: RATE}
         asked = dataclasses.replace(form, options=keys, given=given, meant=training)
@@ -402,7 +404,7 @@ class Describing:
             draws = bool(dropped and whole) and distance(dropped[:1], whole[:1]) > ROUGH
             return form.but(dropout=BEFORE if draws else "drops nothing")
         means = {"scales what is kept by 1/(1 - rate)": 1.0, UNSCALED: 1 - RATE, DIVIDED: (1 - RATE) / RATE}
-        return form.but(dropout=next((x for x, right in means.items() if abs(mean / right - 1) < 0.15), OTHERWISE))
+        return form.but(dropout=next((x for x, right in means.items() if abs(mean / right - 1) < 0.15), OTHER_MEAN))
 
     def _drops_in_inference(self, asked: Form, modes: dict[str, bool], probe: Probe, name: str) -> bool:
         """Tell whether a rate changes the results although the modes say inference."""
@@ -420,10 +422,10 @@ class Describing:
     def _grouped(self, form: Form) -> Form:
         if form.pack or "N" not in form.layout:
             return form
-        switch = {name: True for name in GROUPED if name in self.fn.names}
+        switch = {name: True for name in GROUPED_NAMES if name in self.fn.names}
         wide = dataclasses.replace(form, grouped=True, given={**form.given, **switch})
         probe = Probe(arrays(self.sizes, groups=2), {})
-        ways = [{"heads": x} for x in TABLE["heads"]] + [{"join": OF_GROUPS}] * (form.how["join"] == LAW["join"])
+        ways = [{"heads": x} for x in TABLE["heads"]] + [{"join": OF_GROUPS}] * (form.how["join"] == BY_LAW["join"])
         return self._settled([wide.but(**way) for way in ways], [probe]) or form
 
     def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:
@@ -522,7 +524,7 @@ class Describing:
 
         Sides that are -1 count from the beginning if the default has them.
         """
-        plain = form.but(reach=LAW["reach"], side=LAW["side"], negative=NO_LIMIT, none=UNKNOWN)
+        plain = form.but(reach=BY_LAW["reach"], side=BY_LAW["side"], negative=NO_LIMIT, none=UNKNOWN)
         probes = [self._probe({"window": x}) for x in (*options.PAIRS, *options.NEGATIVE[:2] * self._is_free(form))]
         found = self._settled([plain.but(window=x) for x in WINDOWS], probes)
         return self._limited(found) if found else None
@@ -533,7 +535,9 @@ class Describing:
 
     def _limited(self, form: Form) -> Form:
         """The form with what a side of a window does that is negative, or None."""
-        negative, none = ([self._probe({"window": x}) for x in some] for some in (options.NEGATIVE[2:], options.NONE))
+        negative, none = (
+            [self._probe({"window": x}) for x in some] for some in (options.NEGATIVE[2:], options.HALF_OPEN)
+        )
 
         def first_of(axis: str, values: Iterable[str], probes: list[Probe]) -> str:
             fits = (x for x in values if all(self._is_nearly(form.but(**{axis: x}), probe) for probe in probes))
@@ -582,11 +586,11 @@ class Describing:
 
     def _order(self, form: Form) -> Form:
         """The order in which scale, softcap, bias and mask come."""
-        if len(set(STEPS) & set(form.options)) < 2:
+        if len(set(SCORE_STEPS) & set(form.options)) < 2:
             return form
         asked = {
             k: options.drawn(k, form.options[k].form if form.options[k].form == OF_KEYS else "TS", self.sizes)
-            for k in STEPS
+            for k in SCORE_STEPS
             if k in form.options and not (k == "mask" and form.options[k].form.startswith("BS"))
         }
         ways = [form.but(order=x) for x in dict.fromkeys((form.how["order"], *TABLE["order"]))]
@@ -634,7 +638,7 @@ class Describing:
         """The result of a query without any key, and an input with such."""
         B, N, _, S, D, V = self.sizes
         rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
-        if "mask" in form.options and form.how["masking"] == LAW["masking"] and form.how["mask"] != IGNORED:
+        if "mask" in form.options and form.how["masking"] == BY_LAW["masking"] and form.how["mask"] != IGNORED:
             for sizes in (self.sizes, (B, N, S, S, D, V)):  # some take a mask beside as many queries as keys alone
                 mask = options.drawn("mask", form.options["mask"].form, sizes) | True
                 mask[(..., 1, slice(None)) if mask.shape[2] > 1 else 0] = False
@@ -658,7 +662,7 @@ class Describing:
             mask = probe.options["mask"] | True
             mask[..., : 1 + max(S - self.sizes[2], 0)] = False
             found = self._settled([form.but(empty=SEES_LATER)], [probe, self._probe({"mask": mask})]) or found
-        is_law = all(form.how[x] == LAW[x] for x in (*OF_PLAIN, *{AXIS[x] for x in probe.options} - {"window"}))
+        is_law = all(form.how[x] == BY_LAW[x] for x in (*OF_PLAIN, *{AXIS[x] for x in probe.options} - {"window"}))
         if not found and is_law and {"mask", "key_lengths", "segments"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
         return found or form, probe

@@ -12,14 +12,15 @@ from attendax.exits import Refusal
 from ..worker.errors import Failed
 from . import layers
 from .asking import TOLERANCE, distance
-from .layers import AXES, LAW, SEARCH, LayerSizes, drawn
-from .options import HEADS
+from .layers import LAW, LAYER_AXES, SEARCH, LayerSizes, drawn
+from .options import HEAD_NAMES
 from .remote import Function
 
 QK = "qk_norm", "qk_order"  # axes
-SCALED, NEAREST = tuple(2 ** (k / 3) for k in range(1, 17)), 6  # factors, and of how many variants one is solved for
-WIDE = LayerSizes(1, 5, 256, 12)
-SMALL = 1e-2, 1e-4, 1e-6  # sizes of x at which an eps shows, if nothing is added
+# Factors, and of how many variants one is solved for.
+SCALE_FACTORS, NEAREST_VARIANTS = tuple(2 ** (k / 3) for k in range(1, 17)), 6
+WIDE_SIZES = LayerSizes(1, 5, 256, 12)
+SMALL_SCALES = 1e-2, 1e-4, 1e-6  # sizes of x at which an eps shows, if nothing is added
 BIASES = {k for k in layers.shapes() if k.endswith("_bias") and "norm" not in k} | {"positions"}
 Choices = list[dict[str, Any]]
 
@@ -45,7 +46,7 @@ def case(seed: int, heads: int, size: float = 1.0, sizes: LayerSizes = SEARCH, *
 
 def of_size(seed: int, heads: int, size: float, sizes: LayerSizes = SEARCH) -> LayerInputs:
     """A case; to the smallest x no bias is added, beside which it would not count."""
-    return case(seed, heads, size, sizes).but(BIASES if size < SMALL[0] else set())
+    return case(seed, heads, size, sizes).but(BIASES if size < SMALL_SCALES[0] else set())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ class CandidateLayer:
 
     def given(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Weights as it takes them, from kernels (in, out)."""
-        turns = self.how["kernels"] == layers.TURNED
+        turns = self.how["kernels"] == layers.OUT_IN
         return {k: np.ascontiguousarray(x.T) if turns and k.endswith("_kernel") else x for k, x in params.items()}
 
     def call(self, at: LayerInputs) -> np.ndarray:
@@ -126,16 +127,16 @@ def far(found: np.ndarray, right: np.ndarray) -> float:
 
 def describe(fn: Function, heads: int, letter: str) -> CandidateLayer:
     """Try every convention that is known; refuse what raises with kernels of either kind."""
-    keyword = next((name for name in fn.names if name in HEADS), "")
+    keyword = next((name for name in fn.names if name in HEAD_NAMES), "")
     said, found = "", []
-    for kernels in AXES["kernels"].values:
+    for kernels in LAYER_AXES["kernels"].values:
         made = CandidateLayer(fn, heads, keyword).but({"kernels": kernels})
         try:
             made = _settled(dataclasses.replace(made, reads=_reads(made)))
         except Failed as failed:
             said = said or failed.said
             continue
-        apart = max(made.far(of_size(k + 5, heads, size)) for k, size in enumerate((1.0, *SMALL)))
+        apart = max(made.far(of_size(k + 5, heads, size)) for k, size in enumerate((1.0, *SMALL_SCALES)))
         found.append((apart, dataclasses.replace(made, known=apart < TOLERANCE)))
         if found[-1][1].known:
             break
@@ -156,7 +157,7 @@ def _reads(made: CandidateLayer) -> frozenset[str]:
 
 def _of(*names: str) -> Choices:
     """Each combination of the values of some axes."""
-    return [dict(zip(names, x, strict=True)) for x in itertools.product(*(AXES[name].values for name in names))]
+    return [dict(zip(names, x, strict=True)) for x in itertools.product(*(LAYER_AXES[name].values for name in names))]
 
 
 def _settled(made: CandidateLayer) -> CandidateLayer:
@@ -190,7 +191,7 @@ def _settled(made: CandidateLayer) -> CandidateLayer:
         norm = list(QK) * any("_norm_" in k for k in reads)
         made = _scores_of(made, mlp, of("scale", *norm, *[] if mlp else ["positions"]), _of(*["split"] * (not packed)))
     if any("norm" in k for k in reads):  # without biases a small x stays small up to the first norm, and eps shows
-        made = made.best(_of("eps", *place if norms else []), BIASES, SMALL)
+        made = made.best(_of("eps", *place if norms else []), BIASES, SMALL_SCALES)
     if place:  # with all weights; and GELU by tanh from that by erf, which a wrong eps hides
         made = made.best(_of(*place, *active), set(), (1.0, 0.01, 1e-4))
     return made
@@ -206,7 +207,8 @@ def _scores_of(made: CandidateLayer, off: set[str], plain: Choices, splits: Choi
         return settled[0]
     if not _counts_places(made, off):  # nothing is turned, by whatever number
         return found[0]
-    rotary = [x for x in rotary if sum(LAW[k] != x[k] for k in ("scale", *QK) if k in x) <= 1]  # else it takes minutes
+    # Else it takes minutes.
+    rotary = [x for x in rotary if sum(LAW[k] != x[k] for k in ("scale", *QK) if k in x) <= 1]
     with_numbers = (_with_numbers(made.but(split), off, rotary) for split in splits)
     return next(filter(None, with_numbers), found[0])
 
@@ -224,8 +226,8 @@ def _with_numbers(made: CandidateLayer, off: set[str], variants: Choices) -> Can
     NTK scaling is another base, which at another width of heads is another one.
     """
     grids: list[tuple[dict[str, Any], str, Sequence[float]]] = [({}, "base", np.geomspace(10, 1e8, 29).tolist())]
-    scaled = itertools.product(("NTK", "linear"), AXES["base"].values)
-    grids += [({"scaling": scaling, "base": base}, "factor", SCALED) for scaling, base in scaled]
+    scaled = itertools.product(("NTK", "linear"), LAYER_AXES["base"].values)
+    grids += [({"scaling": scaling, "base": base}, "factor", SCALE_FACTORS) for scaling, base in scaled]
     of_one_width = None
     for fixed, name, grid in grids:
         if fixed.get("scaling") == "NTK" and of_one_width is None:
@@ -233,14 +235,14 @@ def _with_numbers(made: CandidateLayer, off: set[str], variants: Choices) -> Can
         nearest: dict[str, CandidateLayer] = {}  # of each variant
         for _, x in made.ranked([x | fixed | {name: n} for x in variants for n in grid], off, calm=True):
             nearest.setdefault(str(x.but({name: 0}).how), x)
-        for near in list(nearest.values())[:NEAREST]:
+        for near in list(nearest.values())[:NEAREST_VARIANTS]:
             if (found := _solved(near, off, name)) and found.left(off, layers.SIZES[-1]) < TOLERANCE:
                 return found
             of_one_width = of_one_width or found
     yarn = [{"scaling": "YaRN", **x} for x in _of("base", "factor", "trained") if x["factor"] > 1 and x["trained"]]
     ranked = made.ranked([x | scaling for x, scaling in itertools.product(variants, yarn)], off, calm=True)
     fits = [x for apart, x in ranked if apart < TOLERANCE]  # which a wide head tells apart
-    return min(fits, key=lambda x: x.left(off, WIDE), default=of_one_width)
+    return min(fits, key=lambda x: x.left(off, WIDE_SIZES), default=of_one_width)
 
 
 def _solved(near: CandidateLayer, off: set[str], name: str) -> CandidateLayer | None:

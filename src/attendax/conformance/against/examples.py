@@ -14,13 +14,13 @@ from .forms import Form, Option
 from .options import AXIS, OF_KEYS, OPTIONS, RULES, WITH_CAUSAL, beside, drawn, first_kind, is_one_for_both, own_values
 from .options import given as given_as
 
-SMALL = (  # T, S, D
+SMALL_SIZES = (  # T, S, D
     (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (3, 2, 1), (4, 1, 1), (3, 3, 2), (3, 5, 4),
     (4, 4, 4),
 )  # fmt: skip
-LONG, LONGER = 300, 990  # tokens, and keys of few queries: beyond blocks of 512, and of no two as many whole ones
+LONG_T, LONG_S = 300, 990  # tokens, and keys of few queries: beyond blocks of 512, and of no two as many whole ones
 NOT_OFFERED = "NotImplementedError"
-AXES = ("B", 0, 0), ("N", 0, 1), ("G", 1, 1), ("T", 0, 2), ("S", 1, 2), ("D", 0, 3), ("V", 2, 3)  # of which array
+ARRAY_AXES = ("B", 0, 0), ("N", 0, 1), ("G", 1, 1), ("T", 0, 2), ("S", 1, 2), ("D", 0, 3), ("V", 2, 3)  # of which array
 
 
 class Refused(NamedTuple):
@@ -63,7 +63,7 @@ def is_refusal(failed: Failed) -> bool:
 
 def _words(probe: Probe, form: Form, *, sizes: bool) -> str:
     """The options of a call, and its sizes if such calls of other sizes are compared."""
-    names = [(form.options[k].name if k in form.options else "") or k.removeprefix(forms.GIVEN) for k in probe.options]
+    names = [(form.options[k].name if k in form.options else "") or k.removeprefix(forms.PREFIX) for k in probe.options]
     together = " and ".join(names) + " together" * (len(names) > 1)
     if not sizes:
         return together or "calls without options"
@@ -79,7 +79,7 @@ def asking(*names: str, **more: Any) -> list[Probe]:
 
 def small(options: Mapping[str, Any], *, heads: int = 1, groups: int = 0, tall: bool = False) -> Iterator[Probe]:
     """Inputs of small whole numbers, the smallest first."""
-    for t, s, d in SMALL:
+    for t, s, d in SMALL_SIZES:
         if tall and t <= s:
             continue
         rng = np.random.default_rng((t, s, d))
@@ -92,7 +92,7 @@ def small(options: Mapping[str, Any], *, heads: int = 1, groups: int = 0, tall: 
 def with_each_value(ours: str, form: Form) -> Iterator[Probe]:
     """Small inputs with each value of an option."""
     option, more = form.options[ours], beside(ours, form.options)
-    if ours.startswith(forms.GIVEN):
+    if ours.startswith(forms.PREFIX):
         values: Iterable[Any] = _near(form.defaults.get(option.name))
     else:
         values = (*OPTIONS[ours].values, *own_values(ours, option, form.how, 1)) if option.name else ()
@@ -165,10 +165,10 @@ def _cases(form: Form, sizes: tuple[int, ...], *, alone: bool) -> Iterator[Probe
     some = [(), *((x,) for x in names), *pairs, *(() if alone else (tuple(names),))]
     B, N, T, S, D, V = sizes
     odd = (D + 4, V + 4 * (D == V))  # no power of two
-    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (N + 2, N + 2, S, S, *odd), (1, N // 2, LONG, LONG, D, V)]
-    few = (B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONGER, D, V)
+    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (N + 2, N + 2, S, S, *odd), (1, N // 2, LONG_T, LONG_T, D, V)]
+    few = (B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG_S, D, V)
     longer = alone and "M" not in form.layout  # of square weights it has a head for every D tokens
-    shapes += few if T != S else [(1, 1, LONGER, LONGER, D, V)] * longer
+    shapes += few if T != S else [(1, 1, LONG_S, LONG_S, D, V)] * longer
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
         # a query may be without any key, though each row of a mask has one: its lse may be any number
         empty = bool(set(RULES) & set(asked)) and (shape[2] > shape[3] or "without" in form.how["causal"])
@@ -185,9 +185,9 @@ def _cases(form: Form, sizes: tuple[int, ...], *, alone: bool) -> Iterator[Probe
             yield Probe(arrays(shape, groups, seed=k + 1), options)
     if "mask" in form.options and not form.options["mask"].form.startswith("BS"):
         for ahead in (-1, 1):  # the first query of a block sees none of the keys that others of it see
-            mask = np.tri(LONG, LONG, ahead, dtype=bool)[None, None]
-            yield Probe(arrays((1, N // 2, LONG, LONG, D, V)), {"mask": mask})
-    yield from extremes.cases(form, (1, N // 2, LONG, LONG, D, V), (1, N, 3, LONGER, D, V) if T != S else ())
+            mask = np.tri(LONG_T, LONG_T, ahead, dtype=bool)[None, None]
+            yield Probe(arrays((1, N // 2, LONG_T, LONG_T, D, V)), {"mask": mask})
+    yield from extremes.cases(form, (1, N // 2, LONG_T, LONG_T, D, V), (1, N, 3, LONG_S, D, V) if T != S else ())
     if form.how["out"] != forms.UNKNOWN:
         yield from (narrowed(sizes, seed) for seed in (1, 2))
 
@@ -353,10 +353,10 @@ def equality(a: Candidate, b: Candidate, sizes: tuple[int, ...], letters: str = 
         apart[probe.narrow] = max(apart[probe.narrow], far)
         worst = worst or (probe if far > probe.tolerance else None)
     asked = record.compared
-    found = {axis: {probe.arrays[array].shape[k] for probe in asked} for axis, array, k in AXES}
+    found = {axis: {probe.arrays[array].shape[k] for probe in asked} for axis, array, k in ARRAY_AXES}
     sizes_of = [f"{axis} {', '.join(map(str, sorted(some)))}" for axis, some in found.items() if some]
     varied = [f"sizes {'; '.join(sizes_of)}"]
-    names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in asked for name in probe.options)
+    names = dict.fromkeys(name.removeprefix(forms.PREFIX) for probe in asked for name in probe.options)
     dtypes = dict.fromkeys(str(probe.arrays[0].dtype) for probe in asked)
     largest = max((abs(x) for probe in asked for x in probe.scores), default=0)
     varied += [f"scores to {largest:g}"] * bool(largest)

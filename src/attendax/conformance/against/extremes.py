@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from .asking import Answer, Probe, arrays
-from .forms import LARGE, Form, clips, text_of
+from .forms import LARGE_VALUES, Form, clips, text_of
 from .options import MASKED, drawn
 
-FAR, LOW, CLIPPED = 800.0, -200.0, 3000.0  # scores; the exponential of 800 overflows in float64
+FAR_SCORE, LOW_SCORE, CLIPPED_SCORE = 800.0, -200.0, 3000.0  # scores; the exponential of 800 overflows in float64
 FLAGS = "is_causal", "return_lse"
-STEP, SEEN = 50.0, 60.0  # between bounds that are tried; how far below others a score is seen in float32
+BOUND_STEP, VISIBLE_GAP = 50.0, 60.0  # between bounds that are tried; how far below others a score is seen in float32
 Ask = Callable[[Form, Probe], Answer]
 Settle = Callable[[Iterable[Form], list[Probe]], Form | None]
 
@@ -49,11 +49,11 @@ def cases(form: Form, long: tuple[int, ...], longer: tuple[int, ...]) -> Iterato
     heard = (x for x, option in form.options.items() if option.name and x in (*MASKED, "return_lse"))
     some: list[dict[str, Any]] = [{}]
     some += [{x: True if x in FLAGS else form.options[x].form} for x in heard]
-    for sizes, at in ((long, -FAR), (longer, LOW)):
+    for sizes, at in ((long, -FAR_SCORE), (longer, LOW_SCORE)):
         for asked in some if sizes else ():
             options = {x: kind if isinstance(kind, bool) else beside(x, kind, sizes) for x, kind in asked.items()}
             yield near(sizes, at, options=options)
-    yield near(long, FAR, -FAR)
+    yield near(long, FAR_SCORE, -FAR_SCORE)
 
 
 def small(probes: Iterable[Probe]) -> Iterator[Probe]:
@@ -65,8 +65,8 @@ def small(probes: Iterable[Probe]) -> Iterator[Probe]:
 
 def taken(ask: Ask, settle: Settle, form: Form, sizes: tuple[int, ...]) -> Form:
     """The form with what the function does with large scores, if that is known."""
-    probes = [near(sizes, FAR, -FAR), near(sizes, -FAR), near(sizes, FAR)]
-    if found := settle((form.but(large=x) for x in LARGE), probes):
+    probes = [near(sizes, FAR_SCORE, -FAR_SCORE), near(sizes, -FAR_SCORE), near(sizes, FAR_SCORE)]
+    if found := settle((form.but(large=x) for x in LARGE_VALUES), probes):
         return found
     low, high = (_bound(ask, form, sizes, sign) for sign in (-1, 1))
     clipped = [form.but(large=clips(low, high))] * (low > -math.inf or high < math.inf)
@@ -87,8 +87,8 @@ def _bound(ask: Ask, form: Form, sizes: tuple[int, ...], sign: int) -> float:
         return math.log(share / (1 - share)) if 0 < share < 1 else None
 
     alike = ratio(0, 0)
-    for at in np.arange(0, FAR + STEP, STEP) * (alike is not None):
-        apart = ratio(CLIPPED, at) if sign > 0 else ratio(-at, -CLIPPED)
-        if alike is not None and apart is not None and apart - alike > -SEEN:
+    for at in np.arange(0, FAR_SCORE + BOUND_STEP, BOUND_STEP) * (alike is not None):
+        apart = ratio(CLIPPED_SCORE, at) if sign > 0 else ratio(-at, -CLIPPED_SCORE)
+        if alike is not None and apart is not None and apart - alike > -VISIBLE_GAP:
             return float(sign * (at - (apart - alike)))
     return sign * math.inf

@@ -16,12 +16,13 @@ import numpy as np
 from ..cases.case import Inputs
 from ..conventions.formula import Steps, top
 from ..conventions.table import IGNORED, TABLE
-from ..conventions.values import LAW as BY_LAW
-from .options import AXIS, BEGINS, HEADS, LAYOUTS, MASKING, MOVED, NO_LIMIT, REACH, SIDES, VARLEN, WHOLE
+from ..conventions.values import LAW
+from .options import AXIS, BEGINS, HEAD_NAMES, LAYOUTS, MASKING, MODULE_STUB, MOVED, NO_LIMIT, REACH, SIDES, VARLEN
 from .remote import Function
 from .weights import MOST_HEADS, ONE_HOT, WEIGHTS, one_hot, role_of
 
-SIDE = {  # of a window that is two numbers: whether one that is negative is no limit, and whether one that is None
+# A window of two numbers: whether a negative number is no limit, and whether None is.
+SIDE_LINES = {
     (True, False): "({x} if {x} >= 0 else float('inf'))", (False, True): "(float('inf') if {x} is None else {x})",
     (True, True): "(float('inf') if {x} is None or {x} < 0 else {x})", (False, False): "{x}",
 }  # fmt: skip
@@ -29,19 +30,19 @@ LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maxim
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 # the axis on which arrays are stacked, and the layout of each; on the last one they are joined
 PACKED = (*itertools.product((2, 3, 1, 0), ("BTND", "BNTD", "TBND")), (-1, "BT(ND)"))
-GIVEN = "given_"  # before the name of a keyword that is given to both as it is
+PREFIX = "given_"  # before the name of a keyword that is given to both as it is
 ROLES = {"q": "query", "k": "key", "v": "value"}
 UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
-LARGE = (  # values of the axis; a function may clip scores to any bounds
+LARGE_VALUES = (  # values of the axis; a function may clip scores to any bounds
     "takes them as they are",
     "gives NaN: it does not subtract a row's largest score",
     "gives NaN in rows far below others: it subtracts the largest score of other rows",
 )
-AS_THEY_ARE, NOTHING_SUBTRACTED, OTHER_ROWS = LARGE
-FREE = -math.inf, math.inf  # bounds of a function that clips nothing
-HIGHEST, LOWEST = 88.7, -103.9  # scores beyond which the exponential is inf or 0 in float32
+AS_THEY_ARE, NOTHING_SUBTRACTED, OTHER_ROWS = LARGE_VALUES
+UNCLIPPED = -math.inf, math.inf  # bounds of a function that clips nothing
+HIGHEST_SCORE, LOWEST_SCORE = 88.7, -103.9  # scores beyond which the exponential is inf or 0 in float32
 CLIPS = re.compile(r"clips them to \[(.*), (.*)\]")
-LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in TABLE} | {
+BY_LAW: dict[str, str] = {axis: LAW.value(axis) for axis in TABLE} | {
     "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
     "empty_lse": "-inf", "softmax": "float32", "out": "of the query", "dropout": UNKNOWN, "large": AS_THEY_ARE,
     "negative": NO_LIMIT, "none": NO_LIMIT,
@@ -56,7 +57,7 @@ def clips(low: float, high: float) -> str:
 def bounds(value: str) -> tuple[float, float]:
     """The bounds of a value; infinite if it clips nothing."""
     found = CLIPS.fullmatch(value)
-    return (float(found[1]), float(found[2])) if found else FREE
+    return (float(found[1]), float(found[2])) if found else UNCLIPPED
 
 
 class Scores(Steps):
@@ -72,17 +73,17 @@ class Scores(Steps):
 
     def spoiled(self) -> np.ndarray:
         """The rows (..., T, 1) that are NaN."""
-        if self.large not in LARGE[1:]:
+        if self.large not in LARGE_VALUES[1:]:
             return np.zeros((), bool)
         largest = top(self.scores())
         if self.large == OTHER_ROWS:
-            return largest - largest.max() < LOWEST
-        return (largest > HIGHEST) | ((largest < LOWEST) & (largest > -np.inf))
+            return largest - largest.max() < LOWEST_SCORE
+        return (largest > HIGHEST_SCORE) | ((largest < LOWEST_SCORE) & (largest > -np.inf))
 
 
 def text_of(axis: str, value: str) -> str:
     """The line of Python of a value."""
-    return BY_LAW.but(**{axis: value}).line(axis).text
+    return LAW.but(**{axis: value}).line(axis).text
 
 
 def heads_of(value: str) -> tuple[str, str]:
@@ -112,8 +113,8 @@ class Form:
     container: str = ""  # Python for the arrays of a result ``found`` that is another object
     first: bool = False  # whether its result is the first of several arrays, of which no other is known
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)  # by the name in attendax
-    # of each convention the one that it has, by the names of ``LAW``
-    how: Mapping[str, str] = dataclasses.field(default_factory=lambda: LAW)
+    # of each convention the one that it has, by the names of ``BY_LAW``
+    how: Mapping[str, str] = dataclasses.field(default_factory=lambda: BY_LAW)
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keywords that it is always given
     grouped: bool = False  # whether it takes fewer heads of keys
     heads: str = ""  # the name of its keyword for the number of heads
@@ -135,7 +136,7 @@ class Form:
 
     def plain(self) -> "Form":
         """The way it is called, whatever it computes."""
-        return dataclasses.replace(self, how=LAW)
+        return dataclasses.replace(self, how=BY_LAW)
 
     def heard(self) -> "Form":
         """The form without the options that it ignores."""
@@ -162,9 +163,9 @@ def order_of(names: Iterable[str]) -> str:
 
 def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     """Each way in which the arrays may be given, of those sizes; then those whose result has the heads elsewhere."""
-    count = sum(name not in HEADS for name in fn.required)
-    heads = next((name for name in fn.names if name in HEADS), "")
-    told = bool(heads) or WHOLE in fn.meant.values()
+    count = sum(name not in HEAD_NAMES for name in fn.required)
+    heads = next((name for name in fn.names if name in HEAD_NAMES), "")
+    told = bool(heads) or MODULE_STUB in fn.meant.values()
     form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
     form = dataclasses.replace(form, by_position=fn.by_position)
     if {*ONE_HOT} & {*fn.meant.values()}:
@@ -205,7 +206,7 @@ def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:
 def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tuple[str, str]:
     """The lines for how far a window reaches to the left and to the right, that is a number or two."""
     if pair:
-        line = SIDE[how["negative"] == NO_LIMIT, how["none"] == NO_LIMIT]
+        line = SIDE_LINES[how["negative"] == NO_LIMIT, how["none"] == NO_LIMIT]
         return line.format(x=f"{name}[0]"), line.format(x=f"{name}[1]")
     reach = re.sub(r"\bw\b", name, REACH[how["reach"]])
     return reach, SIDES[how["side"]].format(r=reach)
@@ -230,7 +231,7 @@ def attention(
     if options.get("offset") is not None:
         options["offset"] = np.atleast_1d(options["offset"])
     options["is_causal"] = options.get("is_causal") or bool(how["always"])
-    conventions = BY_LAW.but(**{axis: how[axis] for axis in TABLE} | MASKING[how["masking"]])
+    conventions = LAW.but(**{axis: how[axis] for axis in TABLE} | MASKING[how["masking"]])
     conventions = conventions.but(causal=how["always"] or how["causal"])
     with np.errstate(all="ignore"):
         given = Inputs({name: x for name, x in arrays.items() if x is not None}, options, {})

@@ -8,10 +8,10 @@ import numpy as np
 from ..conventions.table import DECLARED, OF_KEYS
 from .forms import (
     AS_THEY_ARE,
-    FREE,
-    GIVEN,
-    LARGE,
-    LAW,
+    BY_LAW,
+    LARGE_VALUES,
+    PREFIX,
+    UNCLIPPED,
     UNKNOWN,
     Form,
     Option,
@@ -23,7 +23,7 @@ from .forms import (
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 from .weights import MOST_HEADS
 
-ALWAYS = {
+ALWAYS_WORDS = {
     "pairs": "keys",
     "norm": "norms of queries and keys",
     "split": "split into heads",
@@ -33,8 +33,8 @@ ALWAYS = {
 }  # axes of every call, in words
 OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"
-OF_ONE = "BS/", "BTS/"  # ranks of a mask that has no axis of heads in a call of one text or one head
-LEAST = "-1e30"  # of a score where a product with 0 has to stay 0
+ONE_TEXT_RANKS = "BS/", "BTS/"  # ranks of a mask that has no axis of heads in a call of one text or one head
+LEAST_SCORE = "-1e30"  # of a score where a product with 0 has to stay 0
 
 
 class NoAdapter(ValueError):
@@ -66,7 +66,7 @@ class Keywords:
         self.unlike = self._unlike()
         self.told = self._told()
         self.own_scores = self._takes_other_scores() or self._needs_own_scores()
-        if self.own_scores and bounds(b.how["large"]) != FREE:
+        if self.own_scores and bounds(b.how["large"]) != UNCLIPPED:
             raise NoAdapter("B clips the scores, and those that it would be given")
         self.unlike |= self.own_scores and self._empties_lse()  # a row of scores that are all LEAST has a finite one
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
@@ -115,9 +115,9 @@ class Keywords:
         one, other = (x.how["large"] for x in (self.a, self.b))
         if one == other:
             return False
-        if one in LARGE[1:]:
+        if one in LARGE_VALUES[1:]:
             raise NoAdapter(f"of large scores A {one}, which no argument of B asks for")
-        if bounds(other) != FREE:
+        if bounds(other) != UNCLIPPED:
             raise NoAdapter("no argument of B changes the scores that it clips")
         if self.lse and other != AS_THEY_ARE:
             raise NoAdapter("B subtracts no largest score of a row, which its log-sum-exp lacks")
@@ -133,14 +133,14 @@ class Keywords:
             np.any(eval(x, {"n": own, "N": 4, "G": 4}) != own) for x in heads_of(b.how["heads"])
         ):
             raise NoAdapter("no argument of B changes the heads of keys that it reads")
-        if unlike := [words for axis, words in ALWAYS.items() if a.how[axis] != b.how[axis]]:
+        if unlike := [words for axis, words in ALWAYS_WORDS.items() if a.how[axis] != b.how[axis]]:
             raise NoAdapter(f"no argument of B changes the {unlike[0]} that it takes")
         if any(a.how[x] != b.how[x] for x in OF_RULES):
-            if any(a.how[x] != LAW[x] for x in OF_RULES) or b.how["fill"] == "0 and 1":  # added without a mask, too
+            if any(a.how[x] != BY_LAW[x] for x in OF_RULES) or b.how["fill"] == "0 and 1":  # added without a mask, too
                 raise NoAdapter("no argument of B asks for what A does with its rules")
             return True
         if a.how["masking"] != b.how["masking"] and {"mask", "is_causal"} & set(a.options):
-            if a.how["masking"] != LAW["masking"]:
+            if a.how["masking"] != BY_LAW["masking"]:
                 raise NoAdapter(f"A has {a.how['masking']}, which no argument of B asks for")
             return True
         if any(a.how[x] != b.how[x] for x in ("softcap", "bias", "mask") if x in a.options):
@@ -179,7 +179,7 @@ class Keywords:
         positions = (*RULES, "key_lengths", "segments", "offset")
         by_mask = set(positions) if self.empties else {*self.told, *(["offset"] if set(self.told) & set(RULES) else [])}
         by_mask |= {"bias"} if whole and "mask" not in b.options else set()
-        for name in ("bias", "softcap", *positions, *(x for x in a.options if x.startswith(GIVEN))):
+        for name in ("bias", "softcap", *positions, *(x for x in a.options if x.startswith(PREFIX))):
             if name in a.options and name in b.options and name not in by_mask:
                 one, other = a.options[name], b.options[name]
                 both = zip(two(other), two(one), strict=True) if name == "segments" else ()
@@ -190,7 +190,7 @@ class Keywords:
     def _as_theirs(self, name: str, x: str = "") -> str:
         """The value of an option of ``a``, or another one, as ``b`` takes it, which may count a window otherwise."""
         mine, theirs = self.a.options.get(name), self.b.options[name].form
-        if self.loops and name in ("mask", "bias") and not theirs.startswith(OF_ONE):
+        if self.loops and name in ("mask", "bias") and not theirs.startswith(ONE_TEXT_RANKS):
             theirs = "/".join(["BNTS", *theirs.split("/")[1:]])
         one, other = (REACH[form.how["reach"]] if name == "window" else "" for form in (self.a, self.b))
         if mine and not x:
@@ -266,7 +266,7 @@ class Keywords:
         if one == other and (mine is None or (theirs and given == theirs_given)):
             return self._give(theirs.name, self._as_theirs("scale"), mine) if mine and theirs else []
         lines = [self._own_scale(mine)]
-        if theirs and given == theirs_given == LAW["given_scale"]:
+        if theirs and given == theirs_given == BY_LAW["given_scale"]:
             return lines + self._give(theirs.name, to("scale", theirs.form, "scale"))
         factor = "scale" if other == "1" else f"(scale / ({text_of('scale', other)}))"
         return [*lines, f"query = query * {factor}"]
@@ -284,7 +284,7 @@ class Keywords:
     def _clipped(self) -> list[str]:
         low, high = bounds(self.a.how["large"])
         words = (f"{x:g}" if math.isfinite(x) else "None" for x in (low, high))
-        return [f"scores = xp.clip(scores, {', '.join(words)})"] * ((low, high) != FREE)
+        return [f"scores = xp.clip(scores, {', '.join(words)})"] * ((low, high) != UNCLIPPED)
 
     def _scores(self) -> list[str]:
         """All scores by the rule of ``a``; ``b`` is left with the softmax, on queries that are scores."""
@@ -296,22 +296,22 @@ class Keywords:
             if step == "scale":
                 lines += ["scores = scores * scale", *self._clipped()]
             elif step == "mask" and (rules or option):
-                lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST})"]
+                lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST_SCORE})"]
             elif step == "bias" and option:
                 bias = re.sub(r"\bbias\b", back("bias", option.form, option.name), text_of(step, a.how[step]))
                 lines.append(f"if {option.name} is not None:\n    scores = scores + {bias}")
             elif step == "softcap" and option:
                 capped = re.sub(r"\bcap\b", option.name, re.sub(r"\bs\b", "scores", text_of(step, a.how[step])))
                 lines.append(f"if {option.name} is not None:\n    scores = {capped.replace('np.', 'xp.')}")
-        if b.how["large"] in LARGE[1:] and a.how["large"] != b.how["large"]:
+        if b.how["large"] in LARGE_VALUES[1:] and a.how["large"] != b.how["large"]:
             lines.append("scores = scores - xp.amax(scores, -1)[..., None]")
         theirs, factor = b.options.get("scale"), text_of("scale", b.how["scale"])
-        if theirs and b.how["given_scale"] == LAW["given_scale"]:
+        if theirs and b.how["given_scale"] == BY_LAW["given_scale"]:
             lines += self._give(theirs.name, "1.0")
             factor = "1"
         factor = re.sub(r"\bD\b", "S", factor)
         query = "scores" if factor == "1" else f"scores / ({factor})"
-        for name in (x for x in a.options if x.startswith(GIVEN) and x in b.options):
+        for name in (x for x in a.options if x.startswith(PREFIX) and x in b.options):
             lines += self._give(b.options[name].name, a.options[name].name, a.options[name])
         lines.append("eye = xp.zeros_like(scores[..., :1, :]) + xp.eye(S, dtype=scores.dtype)")
         return [*lines, f"query, key = {query}, eye"]

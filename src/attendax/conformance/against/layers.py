@@ -15,7 +15,7 @@ from attendax import rotary, spec
 
 from ..conventions.table import python
 
-PLACES = 320  # rows of the table of positions
+TABLE_ROWS = 320  # rows of the table of positions
 
 
 class LayerSizes(NamedTuple):
@@ -36,7 +36,7 @@ PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and wh
 }  # fmt: skip
 SPLITS = {"head after head": ("N, D", 0), "the heads in turn": ("D, N", 1)}
 POSITIONS = "", *(f"the table from row {k}" for k in range(3)), "sines from 0", "sines from 1"
-TURNED = "(out, in)"  # kernels
+OUT_IN = "(out, in)"  # kernels
 
 
 NORMS = "layer norm", "RMS norm", "RMS norm of 1 + scale", "layer norm by the deviation of N - 1"
@@ -58,7 +58,7 @@ class Axis(NamedTuple):
 
 
 OF_HEADS = "query_norm", "key_norm", "queries_norm", "keys_norm"
-AXES = {
+LAYER_AXES = {
     "place": Axis(
         ("before", "after", "before, the residual after", "before both at once", "before both at once, a norm each"),
         "place of the norms and residuals",
@@ -69,7 +69,7 @@ AXES = {
     "gated": Axis(("the gate", "up"), "what the activation is of", ("gate",)),
     "packing": Axis(tuple(PACKINGS), "columns of qkv_kernel", ("qkv",)),
     "split": Axis(tuple(SPLITS), "heads of a projection", ("query_kernel",)),
-    "kernels": Axis(("(in, out)", TURNED), "kernels"),
+    "kernels": Axis(("(in, out)", OUT_IN), "kernels"),
     "rotary": Axis(("", "halves", "neighbours", "halves of the whole"), "rotary"),  # what is turned together
     "part": Axis((1.0, 0.5, 0.25), "how much of a head rotary turns", ("rotary",)),
     "frequencies": Axis(("of the part", "of the whole"), "frequencies of rotary", ("rotary",)),
@@ -84,7 +84,7 @@ AXES = {
     "scale": Axis(("1/√D", "1", "1/D", "1/√(N·D)"), "scale"),
     "residual": Axis(("yes", "no"), "residual"),
 }
-LAW: dict[str, Any] = {name: axis.values[0] for name, axis in AXES.items()}
+LAW: dict[str, Any] = {name: axis.values[0] for name, axis in LAYER_AXES.items()}
 
 
 def shapes(sizes: LayerSizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, ...]]:
@@ -96,7 +96,7 @@ def shapes(sizes: LayerSizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, .
     for name, shape in of_parts.items():
         found |= {f"{name}_{'kernel' if len(shape) > 1 else 'scale'}": shape, f"{name}_bias": shape[-1:]}
     of_heads = {"query": M // heads, "key": M // heads, "queries": M, "keys": M}  # of each head; of all together
-    return found | {"positions": (PLACES, M)} | {f"{name}_norm_scale": (size,) for name, size in of_heads.items()}
+    return found | {"positions": (TABLE_ROWS, M)} | {f"{name}_norm_scale": (size,) for name, size in of_heads.items()}
 
 
 def drawn(seed: int, sizes: LayerSizes = SEARCH, heads: int = 2) -> dict[str, np.ndarray]:
@@ -164,7 +164,7 @@ def _normed(x: np.ndarray, scale: np.ndarray, kind: str, eps: float) -> np.ndarr
 
 def _linear(p: Mapping[str, np.ndarray], name: str, x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     kernel = p[f"{name}_kernel"]
-    return x @ (kernel.T if how["kernels"] == TURNED else kernel) + p.get(f"{name}_bias", 0)
+    return x @ (kernel.T if how["kernels"] == OUT_IN else kernel) + p.get(f"{name}_bias", 0)
 
 
 def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], heads: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from ..conventions.table import ASKS, BACKWARD_AXES, TABLE
 from ..worker.errors import Failed
 from . import examples
 from .asking import Answer, Candidate, Probe, distance
-from .forms import LAW, Form, Option
+from .forms import BY_LAW, Form, Option
 from .options import OPTIONS, kind_of
 
 Result = tuple[Probe, Answer]
@@ -26,7 +26,7 @@ def neighbour(x: Candidate, beside: Candidate, sizes: tuple[int, ...]) -> Candid
     found = sorted(_answers(x.by(form), sizes), key=_simple)
     if all(_is(x.by(form), result) for result in found) or not any(out.any() for _, (out, *_) in found):
         return None
-    by_law = form.but(**{axis: value for axis, value in LAW.items() if axis not in OF_DTYPES})
+    by_law = form.but(**{axis: value for axis, value in BY_LAW.items() if axis not in OF_DTYPES})
     for start, count in ((form, 1), (by_law, 2), (form, 2)):
 
         def explain(changes: frozenset[Change], result: Result, start: Form = start) -> bool:
@@ -93,8 +93,8 @@ def _axes(probe: Probe) -> list[str]:
 def _known(x: Candidate, start: Form, alike: list[frozenset[Change]]) -> Candidate:
     """The function by the first of some changes; the others are told by the words of that."""
     form = start.but(**dict(alike[0]))
-    if form.how["pairs"] == "causal" and form.how["causal"] == LAW["causal"]:  # one convention, by its other name
-        form = form.but(pairs=LAW["pairs"], always=LAW["causal"])
+    if form.how["pairs"] == "causal" and form.how["causal"] == BY_LAW["causal"]:  # one convention, by its other name
+        form = form.but(pairs=BY_LAW["pairs"], always=BY_LAW["causal"])
     known_now = {"order"}.union(*form.options.values())
     unknown = {name: why for name, why in x.unknown.items() if name not in known_now}
     if len(alike) > 1:

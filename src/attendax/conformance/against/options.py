@@ -32,12 +32,12 @@ MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
     ("TND", "T(ND)"), ("NTD", "T(ND)"),
 )  # fmt: skip
-GIVEN = INTO | {  # layouts of a result, and back
+RESULT_LAYOUTS = INTO | {  # layouts of a result, and back
     "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
     "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]",
 }  # fmt: skip
 BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)")}
-ARRAYS = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
+ARRAY_NAMES = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
 AS_IT_IS = "{x}", "{x}"  # the lines of a value that is given as it is
 OF_KEYS = "(BN)1S"  # the rank of a bias for each head and key, as Bloom has it
 RANKS = {  # of a mask or a bias
@@ -65,7 +65,7 @@ OVER = "(1 / {x} if {x} else float('inf'))"
 NUMBER = "a number"
 WITH_CAUSAL = "a number, with causal alone"  # a window that counts if it is causal
 WORD = "the word 'causal'"  # in the place of a mask
-WIDEST = 100  # keys, above which a window has a quarter of them
+WIDE_KEYS = 100  # keys, above which a window has a quarter of them
 WIDE = {"window": "both sides", "offset": "(B,)"}  # the kinds of which one number is the plainest value
 REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
 SIDES = {  # what is seen ahead
@@ -77,7 +77,7 @@ MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axe
 }  # fmt: skip
 
 
-COUNT = {"qkv": "3", "kv": "2"}  # of the arrays in one
+ARRAY_COUNTS = {"qkv": "3", "kv": "2"}  # of the arrays in one
 
 
 def axes_of(layout: str, pack: str = "") -> str:
@@ -89,9 +89,9 @@ def axes_of(layout: str, pack: str = "") -> str:
     ]
     name, _, axis = pack.partition(" ")
     if axis == "-1":
-        axes[-1] = f"{COUNT[name]}·{axes[-1]}"
+        axes[-1] = f"{ARRAY_COUNTS[name]}·{axes[-1]}"
     elif name:
-        axes.insert(int(axis), COUNT[name])
+        axes.insert(int(axis), ARRAY_COUNTS[name])
     return f"({', '.join(axes)})"
 
 
@@ -189,21 +189,21 @@ MASKED = {"mask", "is_causal", "window", "key_lengths", "segments"}  # beside wh
 NO_LIMIT, NUMBERED = "is no limit", "is a number"  # a side of a window that is negative, or None
 PAIRS = (3, 0), (0, 2), (1, 1)  # windows of two sides
 NEGATIVE = (-1, -1), (-1, 0), (-1, 2), (2, -1)
-NONE = (None, 2), (1, None)
-HEADS = (
+HALF_OPEN = (None, 2), (1, None)
+HEAD_NAMES = (
     "num_heads", "n_heads", "heads", "n_head", "h", "nhead", "num_attention_heads", "attention_heads", "head_count",
     "num_q_heads",
 )  # fmt: skip
-GROUPED = ("enable_gqa",)
-DROPOUT = (
+GROUPED_NAMES = ("enable_gqa",)
+DROPOUT_NAMES = (
     "dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p", "dropout_prob", "drop_prob",
     "drop_rate", "attention_dropout", "attn_drop", "attn_pdrop",
 )  # fmt: skip
-RANDOM = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
-UNREAD = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM)
+RANDOM_NAMES = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
+UNREAD_NAMES = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM_NAMES)
 
 
-PARTS = {  # of names that no row has: what they may be
+NAME_PARTS = {  # of names that no row has: what they may be
     "mask": ("mask", "bias", "is_causal"), "causal": ("is_causal",), "bias": ("bias",), "scale": ("scale",),
     "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",),
 }  # fmt: skip
@@ -212,9 +212,10 @@ PARTS = {  # of names that no row has: what they may be
 def named(name: str) -> list[str]:
     """The options that a keyword may be, by its name."""
     known = [ours for ours, row in OPTIONS.items() if name in row.names]
-    none = name.startswith("q") or "head_mask" in name or name in LONGEST  # of queries; factors of weights; one number
-    parts = [] if none else [part for part in PARTS if part in name.lower()]
-    return known or list(dict.fromkeys(x for part in parts for x in PARTS[part]))
+    # Lengths of queries; factors of weights; one number.
+    none = name.startswith("q") or "head_mask" in name or name in LONGEST_NAMES
+    parts = [] if none else [part for part in NAME_PARTS if part in name.lower()]
+    return known or list(dict.fromkeys(x for part in parts for x in NAME_PARTS[part]))
 
 
 def first_kind(ours: str) -> str:
@@ -276,7 +277,7 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
     if ours == "segments":
         queries, keys = _of_segments(T, S, seed, B)
         return (keys, keys) if is_one_for_both(ours, kind) and T == S else (queries, keys)
-    if S > WIDEST and ours in ("window", "offset"):  # in long texts one that small ones do not hold
+    if S > WIDE_KEYS and ours in ("window", "offset"):  # in long texts one that small ones do not hold
         far = S // 4 if ours == "window" or S - T < S // 4 else S - T
         return np.maximum(far - np.arange(B), 0)[::turn] if kind == WIDE["offset"] else far
     if ours == "offset" and kind == WIDE[ours]:
@@ -299,11 +300,11 @@ def own_values(ours: str, option: Any, how: Mapping[str, str], B: int) -> Iterat
     if ours == "offset":
         yield from (np.arange(B, 0, -1), np.arange(B) + 1)
     if ours == "window":
-        yield from (*PAIRS, *NEGATIVE * bool(how["negative"]), *NONE * bool(how["none"]))
+        yield from (*PAIRS, *NEGATIVE * bool(how["negative"]), *HALF_OPEN * bool(how["none"]))
 
 
 # Required arguments beside the arrays: by their names they get the value that makes a call the law's plain call.
-THIRD = ("key", "keys", "k", "value", "values", "v")  # an array that may be left out, as in Keras
+THIRD_NAMES = ("key", "keys", "k", "value", "values", "v")  # an array that may be left out, as in Keras
 OF_MODULE = {  # attributes of a module that attention functions read
     "num_key_value_groups": "N // G", "is_causal": "False", "training": "False", "attention_dropout": "0.0",
     "dropout": "0.0", "num_key_value_heads": "G", **dict.fromkeys(("scaling", "scale"), "D ** -0.5"),
@@ -311,21 +312,21 @@ OF_MODULE = {  # attributes of a module that attention functions read
     **dict.fromkeys(("head_dim", "head_size", "d_head", "d_k"), "D"),
     "sinks": "xp.zeros(N, dtype=query.dtype) - xp.inf",  # of gpt-oss: they add nothing
 }  # fmt: skip
-WHOLE = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
-WIDTHS = "d_k", "dk", "d_head", "head_dim", "dim_head", "head_size", "dim_k", "key_dim"
-GROUPS = "n_rep", "num_key_value_groups", "num_groups"
+MODULE_STUB = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
+WIDTH_NAMES = "d_k", "dk", "d_head", "head_dim", "dim_head", "head_size", "dim_k", "key_dim"
+GROUP_NAMES = "n_rep", "num_key_value_groups", "num_groups"
 KEY_HEADS = "kv_n_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
 BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
     "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
     "cu_seqlens_k": "S", "cu_seq_k": "S", "cu_seqlens_kv": "S",
 }  # fmt: skip
-LONGEST = {
+LONGEST_NAMES = {
     **{f"max_{x}": "T" for x in ("seqlen_q", "seqlen", "q")},
     **{f"max_{x}": "S" for x in ("seqlen_k", "seqlen_kv", "k")},
 }
 OF_PACKS = "xp.asarray([b * ({0} + 1) + k for b in range(B) for k in (0, {0})] + [B * ({0} + 1)], dtype=xp.int32)"
 MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and of keys
-    **dict.fromkeys(DROPOUT, "0.0"),
+    **dict.fromkeys(DROPOUT_NAMES, "0.0"),
     **{name: "None" for ours, row in OPTIONS.items() for name in row.names},
     **dict.fromkeys(OPTIONS["is_causal"].names + OPTIONS["return_lse"].names, "False"),
     **dict.fromkeys(OPTIONS["scale"].names, "D ** -0.5"),
@@ -333,9 +334,9 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **dict.fromkeys(OPTIONS["offset"].names, "0"),
     **dict.fromkeys(("training", "train"), "False"),
     **{name: OF_PACKS.format(x) for name, x in BEGINS.items()},
-    **LONGEST,
+    **LONGEST_NAMES,
     "deterministic": "True",
-    **dict.fromkeys(("module", "self"), WHOLE),
+    **dict.fromkeys(("module", "self"), MODULE_STUB),
 }
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
     f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)")
@@ -357,9 +358,9 @@ class Completed(NamedTuple):
 def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any]) -> Completed:
     """Sort required parameters into arrays and others, by their names."""
     meant = {name: MEANT[name] for name in required if name in MEANT} | {x: "G" for x in names if x in KEY_HEADS}
-    meant |= {x: "N // G" for x in names if x in GROUPS}
-    meant |= {x: "D" for x in names if x in WIDTHS and defaults.get(x, ...) is not None}
-    merged = any(y in HEADS for y in names)
+    meant |= {x: "N // G" for x in names if x in GROUP_NAMES}
+    meant |= {x: "D" for x in names if x in WIDTH_NAMES and defaults.get(x, ...) is not None}
+    merged = any(y in HEAD_NAMES for y in names)
     meant |= {x: unchanging(x, merged=merged) for x in required if WEIGHT.fullmatch(x)}
     for name in required[3:]:  # by a part of its name
         for ours in named(name)[:1]:
@@ -367,15 +368,15 @@ def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[s
     if required[:1] == ["self"] and [x[0] for x in required[1:3]] == ["k", "v"]:
         del meant["self"]  # which is the query, as of a method of arrays
     left = [name for name in required if name not in meant]
-    arrays = [name for name in left if name not in HEADS]
-    if len(arrays) == 2 and len(names) > 2 and names[2] in THIRD and defaults.get(names[2], ...) is None:
+    arrays = [name for name in left if name not in HEAD_NAMES]
+    if len(arrays) == 2 and len(names) > 2 and names[2] in THIRD_NAMES and defaults.get(names[2], ...) is None:
         arrays = list(names[:3])
-        left = [*arrays, *(name for name in left if name in HEADS)]
+        left = [*arrays, *(name for name in left if name in HEAD_NAMES)]
     weights = {role: x for x in required for role, kind in [role_of(x)] if kind == "w" and role != "o"}
     if len(weights) == 3 and len(arrays) in (1, 2):  # it makes queries, keys and values of x, or of two arrays
         meant = {k: x for k, x in meant.items() if k not in weights.values()} | dict(zip(arrays, ONE_HOT, strict=False))
         arrays = [x for x in required if x in weights.values()]
-        left = [*arrays, *(name for name in left if name in HEADS)]
+        left = [*arrays, *(name for name in left if name in HEAD_NAMES)]
         return Completed(left, meant, tuple(arrays))
     last = max((names.index(name) for name in arrays), default=0)
-    return Completed(left, meant, tuple(arrays) if {*meant, *HEADS} & {*names[:last]} else ())
+    return Completed(left, meant, tuple(arrays) if {*meant, *HEAD_NAMES} & {*names[:last]} else ())

@@ -25,20 +25,20 @@ from ..worker.errors import Died, Failed
 from ..worker.place import name_of, path_in_other_process
 from .options import completed
 
-TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
-PLAIN = (bool, int, float, str, type(None))
+CALL_SECONDS, TOTAL_TIME = 60.0, 600.0  # seconds of a call, and of all calls
+PLAIN_TYPES = (bool, int, float, str, type(None))
 IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torch": "import torch as xp"}
 FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend"
 LITERAL = re.compile(r"None|True|False|[\d.]+")
-LEAVES = ("out", "lse")
+LEAF_NAMES = ("out", "lse")
 PERHAPS = "found"  # of a result that is a tuple, whatever others are
-TURNED = "found[::-1]"
+OUT_LAST = "found[::-1]"
 CONTAINERS = (
     "",
     PERHAPS,
     "found.values()",
     "vars(found).values()",
-    TURNED,
+    OUT_LAST,
 )  # of an array, a tuple, ..., a tuple whose second is the result
 OBJECT = "types.SimpleNamespace"  # an argument that is one
 CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
@@ -115,7 +115,7 @@ class Here(Subject):
                 raise Failed(f"it gives {type(parts).__name__}, expected an array")
             self.kinds = [_kind_of(parts[0], kind)]  # its own from now on
             results = (framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
-            return dict(zip(LEAVES, results, strict=False))
+            return dict(zip(LEAF_NAMES, results, strict=False))
         raise said[next((kind for kind in reversed(self.kinds) if kind in self.uses), self.kinds[0])]
 
     def _parts(self, found: Any, arrays: Any, code: str = "") -> Any:
@@ -124,7 +124,7 @@ class Here(Subject):
         if container == 1 and not code:
             right = (*arrays[0].shape[:-1], arrays[2].shape[-1]) if len(arrays) == 3 else ()
             turned = [getattr(x, "shape", ()) == right for x in found[:2]] == [False, True]
-            container = CONTAINERS.index(TURNED) if turned or CONTAINERS[self.container] == TURNED else container
+            container = CONTAINERS.index(OUT_LAST) if turned or CONTAINERS[self.container] == OUT_LAST else container
         self.container = max(self.container, container)
         parts = [x for x in eval(CONTAINERS[container] or "[found]", {"found": found}) if hasattr(x, "dtype")][:2]
         return parts or found
@@ -177,7 +177,7 @@ class Function:
         """``stated`` is the option that a keyword is, by its name, where that does not tell."""
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
         self.path = there or path or (fn if isinstance(fn, str) else text.path_of(fn) or name_of(fn))
-        self.spent, self.patience = 0.0, TIMEOUT
+        self.spent, self.patience = 0.0, CALL_SECONDS
         try:
             self.subject: Subject = Worker("either", {"path": there, "arrays": arrays}) if there else Here(fn, arrays)
             told = self.subject.start()
@@ -210,9 +210,9 @@ class Function:
             raise
         finally:
             self.spent += self.subject.taken
-        if self.spent > WHOLE:
-            raise Refusal(f"{self.path}: its calls took {WHOLE:.0f} seconds, too long to compare; make it quicker")
-        return tuple(found[name] for name in LEAVES if name in found)
+        if self.spent > TOTAL_TIME:
+            raise Refusal(f"{self.path}: its calls took {TOTAL_TIME:.0f} seconds, too long to compare; make it quicker")
+        return tuple(found[name] for name in LEAF_NAMES if name in found)
 
     def kind(self) -> str:
         """The framework of its arrays, as far as it was called."""
@@ -294,7 +294,7 @@ def _on_one_thread(kind: str) -> Iterator[None]:
 
 
 def _is_plain(x: Any) -> bool:
-    return isinstance(x, PLAIN) or (isinstance(x, tuple) and all(isinstance(y, PLAIN) for y in x))
+    return isinstance(x, PLAIN_TYPES) or (isinstance(x, tuple) and all(isinstance(y, PLAIN_TYPES) for y in x))
 
 
 def _documented(fn: Any) -> list[inspect.Parameter]:

@@ -18,9 +18,9 @@ from .neighbours import holds, neighbour, refuted, with_options
 from .options import BEGINS, MASKED, OPTIONS
 from .remote import Function
 
-HEADS = 2
+NUM_HEADS = 2
 NO_ADAPTER = "there is no adapter"
-NONE = "no call was answered by both"
+NO_ANSWER = "no call was answered by both"
 OF_EMPTY = "empty", "empty_lse"  # what a query without any key gets
 
 
@@ -73,7 +73,7 @@ class Comparison(NamedTuple):
         return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
 
 
-def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Comparison:
+def diff(a: Any, b: Any, *, layers: bool = False, heads: int = NUM_HEADS) -> Comparison:
     """Name the conventions by which two functions differ, and the adapter under which they are equal.
 
     Args:
@@ -171,7 +171,7 @@ def _as_called(x: Candidate) -> list[Candidate]:
 
 def _compare(a: Candidate, b: Candidate) -> Comparison:
     told = list(comparing.differences(a, b))
-    found = tuple(x for x in told if x.shown or x.name not in comparing.OF_NUMBERS)
+    found = tuple(x for x in told if x.shown or x.name not in comparing.SOLVED_AXES)
     if MASKED & a.form.options.keys() & b.form.options.keys():
         for axis in (x.name for x in told if x.name in OF_EMPTY and x not in found):
             a, b = _unseen(a, b, axis)
@@ -207,15 +207,15 @@ def _compare(a: Candidate, b: Candidate) -> Comparison:
 
 def _unseen(a: Candidate, b: Candidate, axis: str) -> tuple[Candidate, Candidate]:
     """The two by one value of a convention that no input shows: that of the one which may have it."""
-    never = [x.form.how["fill"] != forms.LAW["fill"] for x in (a, b)]  # a query without any key
-    lawful = b.form.how[axis] == forms.LAW[axis] if never[0] == never[1] else never[1]
+    never = [x.form.how["fill"] != forms.BY_LAW["fill"] for x in (a, b)]  # a query without any key
+    lawful = b.form.how[axis] == forms.BY_LAW[axis] if never[0] == never[1] else never[1]
     value = (a if lawful else b).form.how[axis]
     return a.by(a.form.but(**{axis: value})), b.by(b.form.but(**{axis: value}))
 
 
 def _refuted(a: Candidate, b: Candidate, difference: Difference) -> str:
     """Words for an input by which one of the two does not do what is said of it; empty if there is none."""
-    axes = comparing.OF_NUMBERS.get(difference.name, ())
+    axes = comparing.SOLVED_AXES.get(difference.name, ())
     for x, said, other in ((a, f"A {difference.a}", b), (b, f"B {difference.b}", a)) if axes else ():
         if probe := refuted(x, axes, other.form, _sizes(a, b)):
             return f"{comparing.WORDS[difference.name]} is excluded: {said}, but not for {examples.told(probe, x.form)}"
@@ -234,7 +234,7 @@ def _held(
     sizes = _sizes(a, b)
     checked = examples.equality(one, other, sizes, letters)
     if checked.worst is None:
-        apart = comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else comparing.Apart(NONE)
+        apart = comparing.set_apart(a, b, mine, theirs, sizes) if checked.cases else comparing.Apart(NO_ANSWER)
         words = [name for name in a.fn.names if name in apart.names]  # by A's names
         as_they_are = f"; given to both unchanged: {', '.join(words)}" * bool(words)
         refused = tuple(dict.fromkeys((*checked.refused, *apart.refused)))
@@ -295,7 +295,7 @@ def compare_layers(a: CandidateLayer, b: CandidateLayer) -> Comparison:
     """The report on two layers that are described."""
     plain = comparing_layers.equality(a, lambda params, x, **options: b.fn(params, x, **options))
     sizes = ", ".join(str(x[:4]) for x in SIZES)
-    notes = (f"some of the sizes (B, T, M, F) {sizes}, at which A raises",) * (plain.cases < comparing_layers.CASES)
+    notes = (f"some of the sizes (B, T, M, F) {sizes}, at which A raises",) * (plain.cases < comparing_layers.ALL_CASES)
     if plain.worst is None:
         return Comparison((), checked=plain, notes=notes)
     found = tuple(comparing_layers.differences(a, b))

@@ -7,7 +7,7 @@ from ..conventions.table import DECLARED
 from .forms import LSE, SOFTMAX, UNKNOWN, Form, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAYS, BACK, GIVEN, INTO, OPTIONS, OUT_OF
+from .options import ARRAY_NAMES, BACK, INTO, OPTIONS, OUT_OF, RESULT_LAYOUTS
 from .remote import IMPORTS, PERHAPS, reached
 
 LN_2 = "0.6931471805599453"
@@ -44,7 +44,7 @@ class Adapter(Keywords):
         a = self.whole
         both = [(x.name, x.form) if k == "segments" else (x.name,) for k, x in a.options.items()]
         words = [f"{x}={a.defaults.get(x)!r}" for x in dict.fromkeys(itertools.chain(*both)) if x]
-        first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
+        first = a.order if not a.pack else ARRAY_NAMES[a.pack.partition(" ")[0]]
         given = ", ".join([first, *filter(None, [a.heads, self.star if words else ""]), *words])
         imports = ["import types"] * any("types." in x for x in self.words.values())
         return [*imports, IMPORTS[self.b.arrays], reached(self.b), "", "", f"def adapted({given}):"]
@@ -150,7 +150,7 @@ class Adapter(Keywords):
         if self.canonical:
             back = "out" if self.loops else BACK[self.b.outcome].format(x="out")
             lines += [f"out = {back}"] if back != "out" else []
-            out = GIVEN[self.a.outcome].format(x="out")
+            out = RESULT_LAYOUTS[self.a.outcome].format(x="out")
         lines += [self._filled()] if self.fills else []
         lines += self._narrowed()
         if not self.lse:

@@ -8,7 +8,7 @@ from attendax.exits import FAILED
 from attendax.legible import wrapped
 
 from ..against import diff
-from ..against.report import HEADS
+from ..against.report import NUM_HEADS
 from . import running
 
 EPILOG = """\
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="module:function")
     parser.add_argument("b", metavar="B", help="module:function")
     parser.add_argument("--layers", action="store_true", help="comparison of layers, functions of (params, x)")
-    parser.add_argument("--heads", type=int, default=HEADS, metavar="N", help=f"heads of the layers [{HEADS}]")
+    parser.add_argument("--heads", type=int, default=NUM_HEADS, metavar="N", help=f"heads of the layers [{NUM_HEADS}]")
 
 
 def run(args: argparse.Namespace) -> int:

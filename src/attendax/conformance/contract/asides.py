@@ -8,7 +8,7 @@ import numpy as np
 from ..against import forms
 from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.forms import Form, Option
-from ..against.options import LONGEST
+from ..against.options import LONGEST_NAMES
 from ..against.remote import Function
 
 FAULT = "fault: "  # before words for a meaning that is a defect
@@ -35,12 +35,12 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         sizes: B, N, T, S, D, V.
         name: of the parameter.
     """
-    if name in HOOKS or name in LONGEST:
+    if name in HOOKS or name in LONGEST_NAMES:
         return "left as it is, not tested"
     if name not in ASIDES:
         return ""
     plain = form.keeping(x for x in form.options if not form.options[x].name)
-    given = plain.offering(forms.GIVEN + name, Option(name))
+    given = plain.offering(forms.PREFIX + name, Option(name))
 
     def right(*, lse: bool = False, **options: Any) -> np.ndarray:
         asked = plain.offering("bias", Option("bias", "BNTS")) if options else plain
@@ -49,7 +49,7 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         return Candidate(fn, asked).right(probe)[lse]
 
     values, rights = ASIDES[name](right, *sizes[:4])
-    answers = (ask(given, Probe(arrays(sizes), {forms.GIVEN + name: x})) for x in values)
+    answers = (ask(given, Probe(arrays(sizes), {forms.PREFIX + name: x})) for x in values)
     found = next(filter(None, answers), None)
     near = (x for x, y in rights.items() if found and distance(found[:1], (y,), some=True) <= TOLERANCE)
     return next(near, "")

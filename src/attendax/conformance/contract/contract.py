@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHERWISE, UNSCALED
-from ..against.forms import LAW, Form, Option, order_of
-from ..against.options import BEGINS, LONGEST, MASKED, MASKING, WHOLE, WIDE, axes_of
+from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHER_MEAN, UNSCALED
+from ..against.forms import BY_LAW, Form, Option, order_of
+from ..against.options import BEGINS, LONGEST_NAMES, MASKED, MASKING, MODULE_STUB, WIDE, axes_of
 from ..against.weights import WEIGHT, WEIGHTS, projected
 from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
 from ..conventions.values import Conventions
@@ -20,7 +20,7 @@ FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
     UNSCALED: (DEFECT, "dropout does not multiply what it keeps by 1/(1 - rate)", ""),
     DIVIDED: (DEFECT, "dropout divides what it keeps by the rate, not by 1 - rate", ""),
-    OTHERWISE: (DEFECT, "dropout changes the mean of the results", ""),
+    OTHER_MEAN: (DEFECT, "dropout changes the mean of the results", ""),
     IN_INFERENCE: (DEFECT, "dropout acts in inference as well: the mode is ignored", ""),
     BEFORE: (UNUSUAL, "dropout is of the scores, before the softmax", "Li et al. 2022, DropKey"),
     AFTER: (UNUSUAL, "dropout is of the result, not of the weights", ""),
@@ -84,9 +84,9 @@ class Contract:
         """Its value of each axis of the table."""
         how = {axis: self.form.how[axis] for axis in TABLE} | MASKING[self.form.how["masking"]]
         how |= {"causal": self.form.word} if self.form.word else {}
-        if (mask := self.form.options.get("mask")) and "/True drops" in mask.form and how["mask"] == LAW["mask"]:
+        if (mask := self.form.options.get("mask")) and "/True drops" in mask.form and how["mask"] == BY_LAW["mask"]:
             how["mask"] = "True drops"
-        how |= {} if MASKED & set(self.form.options) or self.form.how["always"] else {"empty": LAW["empty"]}
+        how |= {} if MASKED & set(self.form.options) or self.form.how["always"] else {"empty": BY_LAW["empty"]}
         return Conventions().but(**how)
 
     def meanings(self) -> Iterator[Meaning]:
@@ -115,11 +115,11 @@ class Contract:
             yield Meaning("negative", ON_BOTH_SIDES, DEFECT, words)
         for name, words in self.faults.items():
             yield Meaning(name, words, DEFECT, words)
-        if (large := self.form.how["large"]) != LAW["large"]:
+        if (large := self.form.how["large"]) != BY_LAW["large"]:
             yield Meaning(
                 "large", large, UNUSUAL if large.startswith("clips") else DEFECT, f"of large scores it {large}"
             )
-        if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", LAW["empty_lse"]):
+        if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", BY_LAW["empty_lse"]):
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
 
     def judged_by(self) -> Conventions:
@@ -136,10 +136,10 @@ class Contract:
         yield f"{self.path}   {FRAMEWORKS[form.arrays]}"
         yield ""
         yield f"How it is called ({took}{', the limit' * self.cut})"
-        packs = [x for x in form.meant if x in BEGINS or x in LONGEST]
+        packs = [x for x in form.meant if x in BEGINS or x in LONGEST_NAMES]
         of_x = projected(form.meant) if form.layout in WEIGHTS else []
         left_out = {*packs, *of_x, *(x.name for x in form.options.values())}
-        said = {WHOLE: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
+        said = {MODULE_STUB: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
         meant = {k: said.get(x, x) for k, x in form.meant.items() if k not in left_out}
         more = [f"{k} = {x}" for k, x in meant.items() if k not in form.defaults]

@@ -15,8 +15,8 @@ from attendax.exits import Refusal
 from ..against import examples, options
 from ..against.asking import SQUARE, TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.describing import FILL, NOT_TAKEN, SECOND, SEVERAL, Describing
-from ..against.forms import LAW, Form, Option
-from ..against.options import AXIS, DROPOUT, NO_LIMIT, OPTIONS
+from ..against.forms import BY_LAW, Form, Option
+from ..against.options import AXIS, DROPOUT_NAMES, NO_LIMIT, OPTIONS
 from ..against.remote import Function
 from ..conventions.table import IGNORED, TABLE, UNSEARCHED
 from ..worker.errors import Died, Failed
@@ -107,9 +107,9 @@ class Describer(Describing):
         known, no_need = {name for row in OPTIONS.values() for name in (*row.names, *row.kinds)}, {SEVERAL: ""}
         known |= asides.ASIDES.keys()
         unread = {k: WHY[k in known or bool(options.named(k))] if x == NOT_TAKEN else x for k, x in unread.items()}
-        unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT and no_need.get(x, x)}
+        unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT_NAMES and no_need.get(x, x)}
         short = not square and self._is_short(form)
-        dropout = tuple(x for x in self.fn.names if x in DROPOUT)
+        dropout = tuple(x for x in self.fn.names if x in DROPOUT_NAMES)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED or k in asides.ASIDES}
         idle = {x: words for x in unread if (words := self._idle(form, x) or self._aside(form, x))}
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}  # which cases ask for
@@ -307,7 +307,9 @@ class Describer(Describing):
             form.offering("mask", Option(name, f"{rank}/{options.LOWERS}")), Probe(inputs, {"mask": mask})
         )
         bias = np.broadcast_to(np.where(mask, 0, -1), (B, N, *sizes[2:4])).astype(np.float32)
-        with_bias = form.keeping(()).but(bias=LAW["bias"], order=LAW["order"]).offering("bias", Option("bias", "BNTS"))
+        with_bias = (
+            form.keeping(()).but(bias=BY_LAW["bias"], order=BY_LAW["order"]).offering("bias", Option("bias", "BNTS"))
+        )
         right = self._right(with_bias, Probe(inputs, {"bias": bias}))
         return bool(found) and distance(found[:1], right[:1]) <= TOLERANCE
 

@@ -6,8 +6,8 @@ It raises NotImplementedError for calls that the function cannot be asked: those
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from ..against.forms import GIVEN, UNKNOWN, Form, Option, text_of
-from ..against.keywords import OF_ONE
+from ..against.forms import PREFIX, UNKNOWN, Form, Option, text_of
+from ..against.keywords import ONE_TEXT_RANKS
 from ..against.options import BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
 from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
@@ -40,7 +40,7 @@ def fit(
 ) -> str:
     """Python that defines ``adapted``; ``names`` are the function's parameters, the others are as of ``Contract``."""
     loops, options = {x for x in "BN" if x not in form.outcome}, dict(form.options)
-    options |= {GIVEN + x: Option(x) for x in PASSED if x in names and not loops}
+    options |= {PREFIX + x: Option(x) for x in PASSED if x in names and not loops}
     if "bias" not in options and (mask := options.get("mask")) and mask.form.endswith((ADDED, OR_ADDED)):
         options["bias"] = Option(mask.name, mask.form.partition("/")[0])  # it is a bias as well
     asked = {k: _of_protocol(k, x) for k, x in options.items() if _is_asked(k, x, form, loops)}
@@ -78,7 +78,7 @@ def _of_protocol(ours: str, option: Option) -> Option:
     """An option as the protocol has it; a window and an offset after ``_numbers``."""
     if ours == "segments":
         return Option("query_segment_ids", "key_segment_ids")
-    return Option(ours.removeprefix(GIVEN), option.form if ours in WIDE else first_kind(ours))
+    return Option(ours.removeprefix(PREFIX), option.form if ours in WIDE else first_kind(ours))
 
 
 def _is_asked(ours: str, option: Option, form: Form, loops: Collection[str]) -> bool:
@@ -146,7 +146,7 @@ def _masks(options: Mapping[str, Option], form: Form, made: Adapter) -> list[str
     for name, option in (("mask", mask), ("bias", bias)):
         if option:
             own = option.form.partition("/")[0]
-            rank = "BNTS" if made.loops and not option.form.startswith(OF_ONE) else own
+            rank = "BNTS" if made.loops and not option.form.startswith(ONE_TEXT_RANKS) else own
             lines += _when(f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops)))
             if "M" in form.layout and "N" in rank:
                 why = f"it takes square weights, here of more heads than its {name} has"

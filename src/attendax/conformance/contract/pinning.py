@@ -9,7 +9,7 @@ from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
 from ..adapters.implementation import PROTOCOL_TRAITS
-from ..against.forms import LAW, Form, Option
+from ..against.forms import BY_LAW, Form, Option
 from ..against.options import LAYOUTS, OPTIONS, REACH, SIDES, WIDE, first_kind
 from ..against.remote import PERHAPS, Function
 from ..conventions.table import DECLARED, TABLE, UNSEARCHED
@@ -122,11 +122,11 @@ def stated(fn: Function, pinned: Mapping[str, Mapping[str, Any]]) -> Contract:
         options["segments"] = Option(segments.get("query_segment_ids", ""), segments.get("key_segment_ids", ""))
     if means.get("mask") == "True drops" and "mask" in options:
         options["mask"] = Option(options["mask"].name, options["mask"].form.replace("True attends", "True drops"))
-    how = {axis: x for axis, x in means.items() if axis in LAW}
+    how = {axis: x for axis, x in means.items() if axis in BY_LAW}
     form = Form(
         fn.path, called.get("arrays") or fn.kind(), called["layout"], called.get("order", Form().order),
         called.get("pack", ""), called.get("returns", ""), fn.container() or PERHAPS,
-        called.get("first_of_several", False), options, {**LAW, **how}, {}, called.get("grouped_heads", False),
+        called.get("first_of_several", False), options, {**BY_LAW, **how}, {}, called.get("grouped_heads", False),
         called.get("heads", ""), {**fn.meant, **pinned["required"]}, fn.by_name, fn.by_position,
         means.get("mask_word", ""), fn.defaults,
     )  # fmt: skip
