@@ -20,7 +20,7 @@ from .forms import (
     text_of,
     window_rule,
 )  # fmt: skip
-from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
+from .options import ADDED, AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 from .weights import MOST_HEADS
 
 ALWAYS_WORDS = {
@@ -253,7 +253,7 @@ class Keywords:
         if theirs:
             return self._give(theirs.name, self._as_theirs("mask", "allowed" if whole else ""), mine)
         x = back("mask", mine.form, mine.name) if mine else "allowed"
-        added = MEANINGS["added, -inf drops"][0].format(x=self._as_theirs("bias", x))
+        added = MEANINGS[ADDED][0].format(x=self._as_theirs("bias", x))
         name, bias = self.b.options["bias"].name, self.a.options.get("bias") if whole else None
         if bias is None:
             return self._give(name, added, mine)

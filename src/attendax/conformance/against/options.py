@@ -45,10 +45,11 @@ RANKS = {  # of a mask or a bias
     "BS": ("{x}[:, 0, 0]", "{x}[:, None, None]"), "NTS": ("{x}[0]", "{x}[None]"),
     OF_KEYS: ("{x}[:, :, :1].reshape(-1, 1, {x}.shape[-1])", "{x}.reshape(B, -1, 1, {x}.shape[-1])"),
 }  # fmt: skip
+ADDED = "added, -inf drops"
 MEANINGS = {
     "True attends": ("{x}", "({x} != 0)"),  # of whole numbers, too
     "True drops": ("~{x}", "({x} == 0)"),
-    "added, -inf drops": ("xp.where({x}, 0.0, -xp.inf)", "({x} > -1e4)"),
+    ADDED: ("xp.where({x}, 0.0, -xp.inf)", "({x} > -1e4)"),
     "1 attends": ("1.0 * {x}", "({x} > 0.5)"),
     "1 drops": ("1.0 - {x}", "({x} < 0.5)"),
 }

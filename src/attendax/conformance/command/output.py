@@ -18,7 +18,7 @@ from attendax.exits import FAILED, Refusal
 from attendax.legible import one_line
 
 from ..cases import Case
-from ..judge.verdicts import Verdict
+from ..judge.verdicts import RIGHT
 from ..report import Report
 from ..report.outcomes import Outcome
 from ..report.summary import clean, terminal
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LINES_VARIABLE = "ATTENDAX_CHECK_LINES"  # in the environment of a process of benchmarks/matrix: a line for each case
 SHOWN_FAULTS = 6  # faults, each of another kind
-RIGHT = (Verdict.OK, Verdict.CONVENTION)
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from .contract import Contract, arrays_of
 SECONDS = {"jax": 10.0}  # the limit: CPU seconds of both processes after the import
 OTHER_SECONDS = 4.0  # that of other frameworks
 CLOCK_SECONDS = 120.0  # seconds on the clock, of a function that waits
-ADDED = "added, -inf drops"
 WHY = "its name is not known", "no known meaning gives its effect"
 CALL_SECONDS = 15.0  # seconds that a call of small arrays may take
 NEXT = "; write a function of query, key and value, (B, N, T, D), around it, and describe that"
@@ -270,7 +269,7 @@ class Describer(Describing):
         found = super()._read(form, name, ours, ignored)
         if not found or ours != "mask" or ignored:
             return found
-        if found.options[ours].form.endswith(ADDED):
+        if found.options[ours].form.endswith(options.ADDED):
             return found if self._adds(found) else None
         return self._either(found)
 
@@ -334,7 +333,7 @@ class Describer(Describing):
                 offered = [form.offering(ours, Option(name, kind)) for kind in some]
                 if self._by_law(ours, offered, probes):  # these calls cannot tell it from the law
                     continue
-                offered = [x for x in offered if not x.options[ours].form.endswith(ADDED)]
+                offered = [x for x in offered if not x.options[ours].form.endswith(options.ADDED)]
                 others = [x.but(**way) for way in ways for x in offered]
                 changing = (x for x in others if self._changes(x, probes))
                 asked = [*probes, *self.refuting.get(ours, ())]
@@ -372,7 +371,7 @@ class Describer(Describing):
     def _by_law(self, ours: str, offered: list[Form], probes: list[Probe]) -> Form | None:
         """The first of the forms by which the option means what it does by the law."""
         found = self._settled(offered, probes)
-        added = found and ours == "mask" and found.options[ours].form.endswith(ADDED)
+        added = found and ours == "mask" and found.options[ours].form.endswith(options.ADDED)
         return found if not added or (found and self._adds(found, alike=True)) else None
 
     def _lowers(self, form: Form) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from ..against.forms import PREFIX, UNKNOWN, Form, Option, text_of
 from ..against.keywords import ONE_TEXT_RANKS
-from ..against.options import BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
+from ..against.options import ADDED, BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
 from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
 
@@ -16,7 +16,6 @@ PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that
 WIDEST_WEIGHT = 2048  # of a projection that changes nothing: its cost is the square
 MOST_SCORES = 2**24  # of a call with more heads, so that square weights have a row for each token
 FLAG_DEFAULTS = {"is_causal": False, "return_lse": False}
-ADDED = "added, -inf drops"
 BESIDE = "w keys beside its own"  # the reach of a window of one number, on the side of the protocol
 SIDE_OBJECTIONS = {  # of a window that is one number: what rules it out, and why
     "before": ("right != 0", "its window looks back alone"),

@@ -5,7 +5,6 @@ some 64 MiB beside inputs and results.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +15,9 @@ from .. import differences
 from ..cases.case import ARRAYS, SAME, Inputs, Leaves
 from ..cases.case import allowed_pairs as allowed_pairs
 from . import formula
-from .parts import by_formula_where_large, in_parts
+from .parts import Function, by_formula_where_large, in_parts
 from .values import Conventions
 
-Function = Callable[[Inputs], Leaves]
 OF_A_ROW = {"empty", "fill", "order", "softcap", "lse", "given_scale"}  # axes by which no row looks at another
 OF_WIDTH = ("1", "1/D")  # scales that the lengths do not change
 

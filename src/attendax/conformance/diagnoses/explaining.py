@@ -14,7 +14,7 @@ from ..conventions import formula
 from ..conventions.search import Change, fitting
 from ..conventions.table import ASKS
 from ..judge.trial import Trial
-from ..judge.verdicts import Verdict
+from ..judge.verdicts import RIGHT
 from ..report.outcomes import Outcome
 from . import by_probing, packs
 from .by_running import is_called_once, is_late, until_the_end_of, with_case
@@ -31,9 +31,6 @@ VARIED: tuple[dict[str, int], ...] = (
     {"T": 7, "S": 7}, {"T": 5, "S": 12}, {"T": 9, "S": 4}, {"N": 5, "G": 5, "D": 9, "V": 9}, {"T": 1},
     {"B": 3, "N": 6, "G": 2}, {"T": 40, "S": 40},
 )  # fmt: skip
-
-
-RIGHT = Verdict.OK, Verdict.CONVENTION
 
 
 class Reason(NamedTuple):

@@ -35,6 +35,9 @@ class Verdict(enum.StrEnum):
         return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 
 
+RIGHT = Verdict.OK, Verdict.CONVENTION
+
+
 class Finding(NamedTuple):
     """A verdict and what it stands on."""
 
