@@ -357,6 +357,10 @@ OPEN = {
     "packed_lists": "q_seqlen is not understood",
     "tiles_lse_of_max": "second result is not understood",
     "one_token_sees_all": "a single query sees all",
+    "sizes_required": "causal whatever",
+    "cached_causal": "causal whatever",
+    "by_mode": "window is not understood: it changes nothing, unless kind makes it count",
+    "scaled_in_place": "it writes to the array",
     "huge_drops": "atten_mask is not understood: no known meaning gives its effect",
 }
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")

@@ -157,13 +157,13 @@ def test_an_unknown_setting_is_refused_before_anything_is_tried():
     with pytest.raises(TypeError, match="check: 'layuot' is not a setting"):
         by_law(formula, layuot="BTNH")
     for name, successor in (("layout", "layout = "), ("names", r"\[keywords\]"), ("lse_base", "lse=base 2")):
-        with pytest.raises(TypeError, match=f"check: {name} left: check finds .*{successor}"):
+        with pytest.raises(TypeError, match=f"check: {name} left: check detects .*{successor}"):
             by_law(formula, **{name: "bthd"})
 
 
 def test_parameters_that_are_never_given_are_named():
-    report = by_law(lambda q, k, v, attn_mask=None: formula(q, k, v), only=["mask (T, S)"], level="forward")
-    assert report.cases[0].finding.message == "no argument mask; never given: attn_mask"
+    report = by_law(lambda q, k, v, visible_keys=None: formula(q, k, v), only=["mask (T, S)"], level="forward")
+    assert report.cases[0].finding.message == "no argument mask; never given: visible_keys"
 
 
 def with_constant(power):

@@ -1,5 +1,7 @@
 """JAX: in the signatures of public libraries."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -90,6 +92,21 @@ def _mlx(q, k, v, *, scale, mask=None, off=""):
     if mask is not None:
         s = jnp.where(mask, s, -jnp.inf) if mask.dtype == bool else s + mask
     return jax.nn.softmax(s) @ v
+
+
+class SegmentIds(NamedTuple):
+    q: Any
+    kv: Any
+
+
+def pallas(q, k, v, segment_ids=None, *, sm_scale=1.0, causal=False):
+    """JAX's flash attention for TPU: segment ids in a named tuple, and no scale unless given."""
+    s = q @ k.swapaxes(-1, -2) * sm_scale
+    T, S = s.shape[-2:]
+    seen = jnp.tri(T, S, dtype=bool) if causal else jnp.ones((T, S), bool)
+    if segment_ids is not None:
+        seen = seen & (segment_ids.q[:, None, :, None] == segment_ids.kv[:, None, None, :])
+    return jax.nn.softmax(jnp.where(seen, s, -1e9)) @ v
 
 
 variants(globals(), _jaxnn, "ahead", "tiled", "short")

@@ -1,6 +1,7 @@
 """More functions of NumPy: what is on unless told otherwise, objects as results, and one head that is always causal."""
 
 import dataclasses
+import enum
 
 import numpy as np
 
@@ -339,3 +340,51 @@ def square_weights_scaled(x, Wq, Wk, Wv, Wo, num_heads, mask=None):
     """Scores are divided by the root of the width of x, which is that of all heads."""
     D = x.shape[-1] // num_heads
     return square_weights(x, Wq * D**0.5 / x.shape[-1] ** 0.5, Wk, Wv, Wo, num_heads, mask)
+
+
+def sizes_required(inp, B, T, C, NH):
+    """llm.c: all in one array, and the sizes are arguments."""
+    q, k, v = (x.reshape(B, T, NH, C // NH).swapaxes(1, 2) for x in np.split(inp, 3, -1))
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(C // NH)
+    return (softmax(np.where(np.tri(T, dtype=bool), s, -np.inf)) @ v).swapaxes(1, 2).reshape(B, T, C)
+
+
+def graph(q, k, v, adj):
+    """An adjacency matrix (T, T) is required."""
+    s = np.einsum("tnd,snd->nts", q, k) / np.sqrt(q.shape[-1])
+    return np.einsum("nts,snd->tnd", softmax(np.where(adj != 0, s, -1e9)), v)
+
+
+class Kind(enum.Enum):
+    FULL, WINDOW = "full", "window"
+
+
+def by_mode(q, k, v, window=4, kind=Kind.FULL):
+    """A window counts in one of the modes alone."""
+    T, S = q.shape[-2], k.shape[-2]
+    near = abs(np.arange(T)[:, None] - np.arange(S)) < window
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(np.where(near, s, -np.inf) if kind is Kind.WINDOW else s) @ v
+
+
+def refuses_empty(q, k, v, mask=None):
+    """A query without any key is an error."""
+    if mask is not None and not mask.any(-1).all():
+        raise ValueError("a query has no key")
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(s if mask is None else np.where(mask, s, -np.inf)) @ v
+
+
+def cached_causal(q, k, v):
+    """Always causal, aligned to the end: with more queries than keys the first have none."""
+    T, S = q.shape[-2], k.shape[-2]
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    with np.errstate(invalid="ignore"):
+        return softmax(np.where(np.tri(T, S, S - T, dtype=bool), s, -np.inf)) @ v
+
+
+def scaled_in_place(qkv):
+    """(B, T, 3, N, D): queries are scaled in the array that is given."""
+    q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+    q *= q.shape[-1] ** -0.5
+    return (softmax(q @ k.swapaxes(-1, -2)) @ v).swapaxes(1, 2)

@@ -236,3 +236,23 @@ def of_two_texts_heads(x, context, wq, wk, wv, heads, mask=None):
     s = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     s = s if mask is None else s.masked_fill(~mask[:, None, None], float("-inf"))
     return (s.softmax(-1) @ v).reshape(*x.shape[:2], -1)
+
+
+def with_sinks(q, k, v, sinks, scaling=None):
+    """Sinks are required: a score of each head that takes a share of the softmax."""
+    s = q @ k.mT * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+    column = sinks.reshape(1, -1, 1, 1).expand(*s.shape[:-1], 1)
+    return torch.cat([s, column], -1).softmax(-1)[..., :-1] @ v
+
+
+def caps_by_default(q, k, v, logit_cap=10.0, mask=None):
+    """The cap is on unless told otherwise, and comes before the mask."""
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    s = s if logit_cap is None else logit_cap * torch.tanh(s / logit_cap)
+    return (s if mask is None else s.masked_fill(~mask, -torch.inf)).softmax(-1) @ v
+
+
+def hot(q, k, v, temperature=1.0, layout="bhsd"):
+    """A temperature divides scores that are scaled; the layout is a word."""
+    assert layout == "bhsd"
+    return (q @ k.mT / math.sqrt(q.shape[-1]) / temperature).softmax(-1) @ v

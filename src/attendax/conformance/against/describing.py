@@ -40,6 +40,7 @@ from .options import (
     OPEN_SEGMENTS,
     OPEN_WINDOWS,
     OPTIONS,
+    PAIR,
     READ,
     RULES,
     UNREAD_NAMES,
@@ -106,11 +107,14 @@ class Describing:
         self.said, self.several, self.rough, self.deaths = "", False, False, 0
         self.taken, self.refusals = set[str](), dict[str, str]()  # keywords that it took; what it said of others
         self.form: Form | None = None  # as far as it is found
+        self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         drops = [x for x in DROPOUT_NAMES if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
+        caps = [x for x in OPTIONS["softcap"].names if isinstance(cap := fn.defaults.get(x), float) and cap > 0]
         narrow = [x for x in OPTIONS["window"].names if isinstance(w := fn.defaults.get(x), int) and w > 0]
         self.given: dict[str, Any] = dict.fromkeys(causal, False) | dict.fromkeys(drops, 0.0)
-        self.given |= dict.fromkeys(narrow, NO_END) | {x: False for x in SHARED_DROPOUT if fn.defaults.get(x) is True}
+        self.given |= dict.fromkeys(caps) | dict.fromkeys(narrow, NO_END)
+        self.given |= {x: False for x in SHARED_DROPOUT if fn.defaults.get(x) is True}
 
     def candidate(self) -> Candidate:
         """The function with all that is found out about it; raises Failed where it raises in every layout."""
@@ -178,7 +182,8 @@ class Describing:
     def _kept(self, form: Form) -> Form:
         """The form without the options that other calls refute: with other values, in long texts, beside others."""
         for probe in examples.refuting(Candidate(self._called, form), self.sizes):
-            if set(probe.options) <= set(form.options):
+            apart = probe.arrays[0].shape[2] != probe.arrays[1].shape[2]
+            if set(probe.options) <= set(form.options) and not (apart and {*self.alike} & set(probe.options)):
                 name = next((x for x in probe.options if form.how[AXIS[x]] == IGNORED), next(iter(probe.options)))
                 said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
                 self.unknown[form.options[name].name or name] = said
@@ -216,8 +221,9 @@ class Describing:
                 break
         else:
             self.fn.meant = none
+        no_caps = {k: 0.0 if x is None else x for k, x in self.given.items()}
         no_windows = {k: x for k, x in self.given.items() if x != NO_END}
-        for given in (self.given, no_windows, {}):
+        for given in (self.given, no_caps, no_windows, {}):
             if given is self.given or given != self.given:
                 self.given = given
                 if form := self._plain():
@@ -228,6 +234,10 @@ class Describing:
         """The form of its plain call if that is as near to the formula as half precision."""
         self.rough = True
         form = self._by_scale(sizes)
+        self.rough = False
+        query, *others = self._plain_probe(sizes).arrays
+        if form and self._settled([form], [Probe((query * 2**-12, *others), {})]):
+            return None  # of small scores it is exact, so nothing is rounded
         self.rough = form is not None
         return form
 
@@ -485,6 +495,9 @@ class Describing:
         probes = [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x, y in itertools.product(at, values)]
         if ours != "window":
             yield kinds, probes
+            if ours == "segments" and name and name in kinds:  # one keyword
+                pairs = [options.drawn(ours, PAIR, (B, N, S, S), seed) for seed in (0, 1)]
+                yield (PAIR,), [Probe(arrays((B, N, S, S, D, V)), {ours: x}) for x in pairs]
             return
         yield from (((kind,), probes) for kind in (WIDE["window"], NUMBER))
         if self.asks_beside_causal and "is_causal" in form.options and not form.how["always"]:
@@ -652,7 +665,7 @@ class Describing:
                 return form, None
             ids = (np.arange(x)[None].repeat(B, 0).astype(np.int32) // 2 for x in (2 * S, S))
             probe = Probe(arrays((B, N, 2 * S, S, D, V)), {"segments": tuple(ids)})
-        elif rules and "mask" not in form.options:
+        elif (rules or "to the end" in form.how["always"]) and "mask" not in form.options:
             probe = Probe(arrays((B, N, S + 4, S, D, V)), rules)
         else:
             return form, None
@@ -663,7 +676,8 @@ class Describing:
             mask[..., : 1 + max(S - self.sizes[2], 0)] = False
             found = self._settled([form.but(empty=SEES_LATER)], [probe, self._probe({"mask": mask})]) or found
         is_law = all(form.how[x] == BY_LAW[x] for x in (*OF_PLAIN, *{AXIS[x] for x in probe.options} - {"window"}))
-        if not found and is_law and {"mask", "key_lengths", "segments"} & set(probe.options):
+        known = {"mask", "key_lengths", "segments"} & set(probe.options) and self.answer(form, probe)
+        if not found and is_law and known:
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
         return found or form, probe
 

@@ -20,7 +20,7 @@ from .forms import (
     text_of,
     window_rule,
 )  # fmt: skip
-from .options import ADDED, AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
+from .options import ADDED, AXIS, MASKED, MEANINGS, OF_EACH_BATCH, PAIR, REACH, RULES, WIDE, back, to
 from .weights import MOST_HEADS
 
 ALWAYS_WORDS = {
@@ -50,6 +50,8 @@ def steps(form: Form, other: Form) -> str:
 
 def two(option: Option) -> tuple[str, str]:
     """The segment ids of queries and of keys, as two keywords or as a pair."""
+    if option.form == PAIR:
+        return f"{option.name}.q", f"{option.name}.kv"
     return (option.name, option.form) if option.form else (f"{option.name}[0]", f"{option.name}[1]")
 
 
@@ -182,6 +184,10 @@ class Keywords:
         for name in ("bias", "softcap", *positions, *(x for x in a.options if x.startswith(PREFIX))):
             if name in a.options and name in b.options and name not in by_mask:
                 one, other = a.options[name], b.options[name]
+                if name == "segments" and other.form == PAIR:
+                    pair = f"collections.namedtuple('SegmentIds', 'q kv')({', '.join(two(one))})"
+                    lines += self._give(other.name, pair, one)
+                    continue
                 both = zip(two(other), two(one), strict=True) if name == "segments" else ()
                 for theirs, mine in both or [(other.name, self._as_theirs(name))]:
                     lines += self._give(theirs, mine, one._replace(name=mine) if both and one.form else one)

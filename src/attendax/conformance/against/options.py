@@ -123,6 +123,7 @@ class Row(NamedTuple):
     kinds: Mapping[str, tuple[str, str]] = {"": ("{x}", "{x}")}
 
 
+PAIR = "q and kv"  # segment ids in a named tuple, as in JAX's flash attention for TPU
 OF_PADDING = "key_padding_mask", "padding_mask", "key_mask"  # masks that may be of lengths of keys
 OPTIONS = {
     "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
@@ -130,7 +131,7 @@ OPTIONS = {
         {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
-         "src_mask", "m"),
+         "src_mask", "m", "adj", "adjacency", "adj_mask"),
         {"mask": READ, "masking": tuple(MASKING)},
         (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
         MASKS,
@@ -176,7 +177,7 @@ OPTIONS = {
     "segments": Row(  # two keywords: the kind is the name of the second
         ("query_segment_ids", "q_segment_ids", "segment_ids_q", "segment_ids", "decoder_segment_ids", "doc_ids"),
         {"segments": _of("segments", "0 alone")}, (_of_segments,),
-        dict.fromkeys(("", "key_segment_ids", "kv_segment_ids", "k_segment_ids", "segment_ids_k"), ("{x}", "{x}")),
+        dict.fromkeys(("", PAIR, "key_segment_ids", "kv_segment_ids", "k_segment_ids", "segment_ids_k"), AS_IT_IS),
     ),
     "offset": Row(  # the last: positions show in rules alone
         ("offset", "q_offset", "query_offset", "causal_offset", "position_offset", "start_pos", "cache_len"),
@@ -193,7 +194,7 @@ NEGATIVE = (-1, -1), (-1, 0), (-1, 2), (2, -1)
 HALF_OPEN = (None, 2), (1, None)
 HEAD_NAMES = (
     "num_heads", "n_heads", "heads", "n_head", "h", "nhead", "num_attention_heads", "attention_heads", "head_count",
-    "num_q_heads",
+    "num_q_heads", "NH",
 )  # fmt: skip
 GROUPED_NAMES = ("enable_gqa",)
 DROPOUT_NAMES = (
@@ -336,6 +337,11 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **dict.fromkeys(("training", "train"), "False"),
     **{name: OF_PACKS.format(x) for name, x in BEGINS.items()},
     **LONGEST_NAMES,
+    **{"B": "B", "batch_size": "B", "bsz": "B"},
+    **dict.fromkeys(("T", "seq_len", "seq_length", "tgt_len", "q_len"), "T"),
+    **dict.fromkeys(("src_len", "kv_len", "k_len"), "S"),
+    **dict.fromkeys(("C", "embed_dim", "d_model", "hidden_size", "n_embd", "embed_size"), "N * D"),
+    "sinks": OF_MODULE["sinks"],
     "deterministic": "True",
     **dict.fromkeys(("module", "self"), MODULE_STUB),
 }

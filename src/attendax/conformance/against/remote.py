@@ -71,9 +71,9 @@ class Here(Subject):
             found = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
             self.kinds = [arrays] if arrays else found
         self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}  # of JAX
-        self.container = 0
+        self.container, self.writes = 0, False  # whether it writes to the arrays that it is given
         self.fixed: set[str] = set()  # options whose numbers it looks at
-        around = getattr(inspect.unwrap(self.fn), "__globals__", {}).values() if callable(self.fn) else ()
+        around = vars(sys.modules.get(getattr(inspect.unwrap(self.fn), "__module__", ""), types)).values()
         self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
         if isinstance(self.fn, type):
             raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as a method of an object of it")
@@ -94,7 +94,7 @@ class Here(Subject):
     def answer(self, request: CallRequest) -> Leaves:
         """One call."""
         if not request.results:
-            return {"out": np.array([NAMES.index(self.kinds[0]), self.container])}
+            return {"out": np.array([NAMES.index(self.kinds[0]), self.container, self.writes])}
         fn, said = self.fn, dict[str, Failed]()
         if request.code:
             names: dict[str, Any] = {"__name__": "adapter", "fn": fn}
@@ -108,6 +108,9 @@ class Here(Subject):
                 else:
                     with _on_one_thread(kind):
                         parts = self._parts(fn(*arrays, **options), arrays, request.code)
+                    after = (framework("torch").to_numpy(x) if kind == "torch" else x for x in arrays)
+                    same = (np.array_equal(x, y, equal_nan=True) for x, y in zip(after, request.arrays, strict=True))
+                    self.writes |= not all(same)
             except (Exception, SystemExit) as error:
                 said[kind] = Failed.by(error)
                 continue
@@ -201,7 +204,7 @@ class Function:
 
     def _run(self, code: str, /, *arrays: Any, **options: Any) -> Results:
         self.subject.allow(self.patience)
-        options = {k: {OBJECT: vars(x)} if isinstance(x, types.SimpleNamespace) else x for k, x in options.items()}
+        options = {k: _told(x) for k, x in options.items()}
         try:
             found = self.subject.ask(CallRequest(arrays, options, code))
         except Died as died:
@@ -221,6 +224,10 @@ class Function:
     def container(self) -> str:
         """Python for the arrays of its result, if that is another object."""
         return CONTAINERS[int(self.subject.ask(CallRequest(results=False))["out"][1])]
+
+    def writes(self) -> bool:
+        """Tell whether it wrote to an array that it was given."""
+        return bool(self.subject.ask(CallRequest(results=False))["out"][2])
 
     def adapted(self, code: str) -> Callable[..., Results]:
         """The function ``adapted`` of that code, run where this function is."""
@@ -309,10 +316,25 @@ def _documented(fn: Any) -> list[inspect.Parameter]:
     return [inspect.Parameter(pair[0], kind, default=known.get(pair[0], inspect.Parameter.empty)) for pair in pairs]
 
 
+class SegmentIds(NamedTuple):
+    """Segment ids in one argument."""
+
+    q: Any
+    kv: Any
+
+
+def _told(x: Any) -> Any:
+    """An argument as it goes to another process: an object, or a named tuple, by its attributes."""
+    if isinstance(x, types.SimpleNamespace):
+        return {OBJECT: vars(x)}
+    return {OBJECT: x._asdict()} if hasattr(x, "_asdict") else x
+
+
 def _made(x: Any, kind: str) -> Any:
     if isinstance(x, Mapping):
         if set(x) == {OBJECT}:
-            return types.SimpleNamespace(**_made(x[OBJECT], kind))
+            values = _made(x[OBJECT], kind)
+            return SegmentIds(**values) if set(values) == {*SegmentIds._fields} else types.SimpleNamespace(**values)
         return {k: _made(v, kind) for k, v in x.items()}
     if isinstance(x, tuple):
         return tuple(_made(v, kind) for v in x)

@@ -4,10 +4,10 @@ import itertools
 import re
 
 from ..conventions.table import DECLARED
-from .forms import LSE, SOFTMAX, UNKNOWN, Form, heads_of
+from .forms import LSE, SOFTMAX, UNKNOWN, Form, Option, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAY_NAMES, BACK, INTO, OPTIONS, OUT_OF, RESULT_LAYOUTS
+from .options import ARRAY_NAMES, BACK, INTO, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
 from .remote import IMPORTS, PERHAPS, reached
 
 LN_2 = "0.6931471805599453"
@@ -42,11 +42,13 @@ class Adapter(Keywords):
 
     def _head(self) -> list[str]:
         a = self.whole
-        both = [(x.name, x.form) if k == "segments" else (x.name,) for k, x in a.options.items()]
+        apart = "segments" if a.options.get("segments", Option("")).form != PAIR else ""
+        both = [(x.name, x.form) if k == apart else (x.name,) for k, x in a.options.items()]
         words = [f"{x}={a.defaults.get(x)!r}" for x in dict.fromkeys(itertools.chain(*both)) if x]
         first = a.order if not a.pack else ARRAY_NAMES[a.pack.partition(" ")[0]]
         given = ", ".join([first, *filter(None, [a.heads, self.star if words else ""]), *words])
-        imports = ["import types"] * any("types." in x for x in self.words.values())
+        of_pair = self.b.options.get("segments", Option("")).form == PAIR
+        imports = ["import collections"] * of_pair + ["import types"] * any("types." in x for x in self.words.values())
         return [*imports, IMPORTS[self.b.arrays], reached(self.b), "", "", f"def adapted({given}):"]
 
     def _arrays(self) -> list[str]:

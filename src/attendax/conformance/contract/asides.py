@@ -21,6 +21,7 @@ HOOKS = (  # of xformers, Flax, JAX and Keras
     "use_flash_attention",
     "use_flash",
 )
+LAYOUTS = "layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
 Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
 
@@ -35,7 +36,7 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         sizes: B, N, T, S, D, V.
         name: of the parameter.
     """
-    if name in HOOKS or name in LONGEST_NAMES:
+    if name in HOOKS or name in LONGEST_NAMES or (name in LAYOUTS and isinstance(fn.defaults.get(name), str)):
         return "left as it is, not tested"
     if name not in ASIDES:
         return ""

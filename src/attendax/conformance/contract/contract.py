@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHER_MEAN, UNSCALED
 from ..against.forms import BY_LAW, Form, Option, order_of
-from ..against.options import BEGINS, LONGEST_NAMES, MASKED, MASKING, MODULE_STUB, WIDE, axes_of
+from ..against.options import BEGINS, LONGEST_NAMES, MASKED, MASKING, MODULE_STUB, PAIR, WIDE, axes_of
 from ..against.weights import WEIGHT, WEIGHTS, projected
 from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
 from ..conventions.values import Conventions
@@ -96,6 +96,8 @@ class Contract:
             line = self.conventions.line(axis)
             if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
                 continue  # what is off in the plain call may look like it
+            if line.kind == UNUSUAL and (documented := self._by_default(axis, value)):
+                line = line._replace(kind=CONVENTION, source=documented)
             yield Meaning(axis, value, line.kind, line.words, line.source)
         used, names = self.form.order.split(", "), self._by_names().order.split(", ")
         moved = [(x, y) for x, y in zip(names, used, strict=True) if x != y and not self.form.pack]
@@ -121,6 +123,16 @@ class Contract:
             )
         if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", BY_LAW["empty_lse"]):
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
+
+    def _by_default(self, axis: str, value: str) -> str:
+        """Words for a scale that its default of 1 documents; else nothing."""
+        scale = self.form.options.get("scale")
+        if not scale or self.form.defaults.get(scale.name) != 1:
+            return ""
+        return {
+            ("scale", "1"): f"{scale.name} is 1 by default, as in JAX's flash attention for TPU",
+            ("given_scale", "times 1/√D"): f"{scale.name} is 1 by default",
+        }.get((axis, value), "")
 
     def judged_by(self) -> Conventions:
         """The conventions under which `attendax check` judges it: those that no adapter translates, and no defect."""
@@ -284,6 +296,8 @@ def _gives(form: Form) -> str:
 def _option(ours: str, option: Option, layout: str) -> str:
     """A keyword, what it is, and how its value is given."""
     if ours == "segments":
+        if option.form == PAIR:
+            return f"{option.name}: segment ids of queries and of keys, {PAIR} of a named tuple"
         both = ", the same for queries and keys" * (option.name == option.form)
         return f"{' and '.join(dict.fromkeys(filter(None, option)))}: segment ids{both}"
     rank, _, meaning = option.form.partition("/")

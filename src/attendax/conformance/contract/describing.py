@@ -50,7 +50,6 @@ class Describer(Describing):
     def __init__(self, fn: Function, seconds: float | None = None) -> None:
         super().__init__(fn)
         fn.patience = CALL_SECONDS
-        self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
         self.arrays = ""  # the framework, from its first answer on
         self.seconds, self.calls, self.begun, self.since = seconds, 0, self._cores(), time.monotonic()
 
@@ -113,12 +112,24 @@ class Describer(Describing):
         idle = {x: words for x in unread if (words := self._idle(form, x) or self._aside(form, x))}
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}  # which cases ask for
         unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle}
+        form, unread = self._by_modes(form, unread)
         told = tuple(f"{name}: {words}" for name, words in idle.items() if not words.startswith(asides.FAULT))
         faults = {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
+        if form.pack and self.fn.writes():  # no case gives it an array of its own that could tell
+            faults["arrays"] = "it writes to the array that it is given"
         return Contract(
             self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike),
             tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough, faults,
         )  # fmt: skip
+
+    def _by_modes(self, form: Form, unread: dict[str, str]) -> tuple[Form, dict[str, str]]:
+        """Leave out options that change nothing if a parameter of no known meaning may switch them on."""
+        modes = [x for x in unread if x in self.fn.names and self.fn.defaults.get(x, ...) is not None]
+        ignored = [x for x in form.options if modes and form.how.get(AXIS.get(x, "")) == IGNORED]
+        for ours in ignored:
+            unread[form.options[ours].name] = f"it changes nothing, unless {' or '.join(modes)} makes it count"
+            form = form.but(**{AXIS[ours]: BY_LAW[AXIS[ours]]}).keeping(x for x in form.options if x != ours)
+        return form, unread
 
     def _is_short(self, form: Form) -> bool:
         """Tell whether it raises where causal is aligned to the end and there are more queries than keys."""
