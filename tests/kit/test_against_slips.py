@@ -425,7 +425,7 @@ def test_each_example_shows_its_line_alone(values):
     a, b = of_form(), of_form(**values)
     found = here(a, b)
     assert found.explained, found.text()
-    told = {report.comparing.OF_NUMBERS[x.name][0]: x for x in found.differences}
+    told = {report.comparing.SOLVED_AXES[x.name][0]: x for x in found.differences}
     assert set(told) == set(values)
     for axis, difference in told.items():
         given, (mine, theirs) = read_back(difference.shown)

@@ -1,6 +1,5 @@
 """``docs/examples/c``: attention with its gradients in C is right by ``--exec``; a mistake is not."""
 
-import re
 import shutil
 import subprocess
 
@@ -123,12 +122,3 @@ def test_a_program_that_crashes_is_a_crash(built):
     report = judged(built("crash", aborts), ["scale given"], level="forward")
     assert [outcome.finding.message for outcome in report.cases] == ["its process was ended by SIGABRT"]
     assert not report.ok
-
-
-@pytest.mark.smoke
-def test_the_page_shows_lines_of_the_program():
-    """The lines that read a case, as they are compiled."""
-    page = (ROOT / "docs" / "without-python.md").read_text("utf-8")
-    (shown,) = re.findall(r"^```c\n(.*?)```$", page, re.DOTALL | re.MULTILINE)
-    assert shown in (HOME / "program.c").read_text("utf-8")
-    assert "fread" in shown

@@ -108,8 +108,9 @@ class Here(Subject):
                 else:
                     with _on_one_thread(kind):
                         parts = self._parts(fn(*arrays, **options), arrays, request.code)
-                    after = (framework("torch").to_numpy(x) if kind == "torch" else x for x in arrays)
-                    same = (np.array_equal(x, y, equal_nan=True) for x, y in zip(after, request.arrays, strict=True))
+                    given = [(x, y) for x, y in zip(arrays, request.arrays, strict=True) if isinstance(y, np.ndarray)]
+                    after = (framework("torch").to_numpy(x) if kind == "torch" else x for x, _ in given)
+                    same = (np.array_equal(x, y, equal_nan=True) for x, (_, y) in zip(after, given, strict=True))
                     self.writes |= not all(same)
             except (Exception, SystemExit) as error:
                 said[kind] = Failed.by(error)
