@@ -70,6 +70,9 @@ def record(strategy: str, count: int, direction: str, length: int) -> dict[str, 
 
     from attendax import masks, sharding
 
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "engine"))
+    from collectives import bytes_received
+
     mesh = jax.make_mesh((count,), ("seq",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
     tokens, places = P(None, "seq"), P("seq")
 
@@ -91,7 +94,7 @@ def record(strategy: str, count: int, direction: str, length: int) -> dict[str, 
         "devices": count,
         "direction": direction,
         "temporaries": compiled.memory_analysis().temp_size_in_bytes,
-        "received": sharding.bytes_received(compiled),
+        "received": bytes_received(compiled),
     }
 
 
