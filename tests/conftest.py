@@ -53,7 +53,7 @@ def pytest_configure_node(node):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """By default no file is opened that has no test of the suite: it takes as long as a tenth of the suite."""
+    """By default, open no file without a test of the suite: that would take a tenth of the suite's time."""
     if not config.stash[BY_DEFAULT] or not collection_path.is_relative_to(TESTS) or not collection_path.is_file():
         return None
     name = collection_path.relative_to(config.rootpath).as_posix()
@@ -63,7 +63,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector, name, obj):
-    """Nor are the parameters of a test made that is not in it."""
+    """By default, make no parameters of a test that is not in the suite."""
     if not collector.config.stash[BY_DEFAULT] or not name.startswith("test"):
         return None
     marks = [*collector.iter_markers("smoke"), *getattr(obj, "pytestmark", [])]

@@ -245,7 +245,7 @@ def with_sinks(q, k, v, sinks, scaling=None):
     return torch.cat([s, column], -1).softmax(-1)[..., :-1] @ v
 
 
-def caps_by_default(q, k, v, logit_cap=10.0, mask=None):
+def caps_by_default(q, k, v, logit_cap=10, mask=None):
     """The cap is on unless told otherwise, and comes before the mask."""
     s = q @ k.mT * q.shape[-1] ** -0.5
     s = s if logit_cap is None else logit_cap * torch.tanh(s / logit_cap)

@@ -21,7 +21,7 @@ from .options import AXIS, BEGINS, HEAD_NAMES, LAYOUTS, MASKING, MODULE_STUB, MO
 from .remote import Function
 from .weights import MOST_HEADS, ONE_HOT, WEIGHTS, one_hot, role_of
 
-# A window of two numbers: whether a negative number is no limit, and whether None is.
+# The two sides of a window, by whether a negative number is no limit, and whether None is.
 SIDE_LINES = {
     (True, False): "({x} if {x} >= 0 else float('inf'))", (False, True): "(float('inf') if {x} is None else {x})",
     (True, True): "(float('inf') if {x} is None or {x} < 0 else {x})", (False, False): "{x}",

@@ -27,7 +27,7 @@ from .errors import Failed as Failed
 from .errors import NoNumbers as NoNumbers
 
 WROTE = "wrote "  # the beginning of a leaf that names an array which the call wrote to
-RAM_FOLDER = "/dev/shm"  # a file system in memory, where there is one
+RAM_FOLDER = "/dev/shm"  # a file system in memory, if there is one
 IMPORT_SECONDS = 60.0  # seconds that it has at least to start and to import
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
