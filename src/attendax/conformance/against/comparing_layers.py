@@ -54,9 +54,9 @@ def _told(how: Mapping[str, Any], name: str) -> str:
 
 def _shown(a: CandidateLayer, b: CandidateLayer, name: str) -> str:
     """The shortest text that shows a convention alone: A's layer, and the same with B's convention."""
-    tries = [(case(4, a.heads, 1e-2 if name == "eps" else 1.0), "drawn")]
+    tries = [(case(4, a.heads, 1e-2 if name == "eps" else 1.0), "random x")]
     if name == "eps":
-        tries += [(case(4, a.heads, x).but(BIASES), f"drawn, of about {x:g}, with biases of 0") for x in SMALL_SCALES]
+        tries += [(case(4, a.heads, x).but(BIASES), f"random x of about {x:g}, with biases of 0") for x in SMALL_SCALES]
     for (whole, drawing), length in itertools.product(tries, range(1, SEARCH.T + 1)):
         at = whole._replace(x=whole.x[:1, :length])
         one, other = (a.but({k: y.how[k] for k in JOINT.get(name, (name,))}).reference(at) for y in (a, b))

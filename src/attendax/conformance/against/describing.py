@@ -623,13 +623,13 @@ class Describing:
             probe = self._probe({k: asked[k] for k in some})
             if not self.answer(form, probe) or self._settled(ways, [probe]):
                 continue
-            order = f"order of {words(*some)}"
-            self.unknown[order] = "no known order gives its results"
+            together = f"combination of {words(*some)}"
+            self.unknown[together] = "no known order of the steps gives its results"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
                 without = self.answer(form, self._probe({k: asked[k] for k in rest}))
                 if without and distance(without, self.answer(form, probe)) <= TOLERANCE:
-                    self.unknown[order] = f"{words(left)} is ignored if {words(*rest)} is given"
+                    self.unknown[together] = f"{words(left)} is ignored if {words(*rest)} is given"
             others = self._probe({k: x for k, x in asked.items() if k not in some})
             return self._settled(ways, [others]) or form
         return form

@@ -359,7 +359,7 @@ def equality(a: Candidate, b: Candidate, sizes: tuple[int, ...], letters: str = 
     names = dict.fromkeys(name.removeprefix(forms.PREFIX) for probe in asked for name in probe.options)
     dtypes = dict.fromkeys(str(probe.arrays[0].dtype) for probe in asked)
     largest = max((abs(x) for probe in asked for x in probe.scores), default=0)
-    varied += [f"scores to {largest:g}"] * bool(largest)
+    varied += [f"scores up to {largest:g}"] * bool(largest)
     varied += [f"options {', '.join(names)}" if names else "no options", f"in {', '.join(dtypes)}"]
     count = sum(not x.narrow for x in asked)
     return Equality(count, apart[False], worst, "; ".join(varied), apart[True], record.told(a.form))
