@@ -20,6 +20,12 @@ SECTIONS = {  # a section that has left its page: where it is
     "how-it-is-fast": {"native-or-tiles": "implementations"},
     "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
     "migrate": {"commands-and-options-that-left": "migrate#removed-commands-and-options"},
+    "where-xla-ends": {
+        "a-slice-of-bfloat16-makes-all-of-the-array-float32": "where-xla-ends#a-bfloat16-slice-becomes-a-float32-array",
+        "memory-of-temporaries-is-new-in-each-call": "where-xla-ends#each-call-gets-new-memory-for-temporaries",
+        "the-gradient-of-a-weight-as-jax-derives-it": "where-xla-ends#the-gradient-of-a-weight-transposes-a-copy",
+        "what-a-branch-passes-on-is-copied": "where-xla-ends#a-branch-copies-its-inputs-for-the-backward",
+    },
     "matrix": {"counts": "matrix#by-law", "what-was-found": "matrix#all-findings"},
 }
 GO = "const moved = {}; const to = moved[location.hash.slice(1)]; if (to) location.replace(to);"

@@ -69,10 +69,10 @@ LIMITS = {  # what the scripts of the other page print, in their order
     "The next kernel may run on another core": r"(cores [\d,]+: [\d.]+ ms\s*){2}",
     "A product of many small matrices runs on one core": r"(\d+ products of \d+ x \d+: [\d.]+ cores\s*){2}",
     "Two loops do not run at once": r"two loops take [\d.]+ times as long as one",
-    "A slice of bfloat16 makes all of the array float32": r"float16: 0.0 MiB.*\nbfloat16: (4.0|0.0) MiB.*",
-    "Memory of temporaries is new in each call": r"(\d+ ){4}page faults",
-    "What a branch passes on is copied": r"\d+ MiB of temporaries, a weight of 16",
-    "The gradient of a weight, as JAX derives it": r"derived by JAX \d+ ms, xᵀ dout \d+ ms",
+    "A bfloat16 slice becomes a float32 array": r"float16: 0.0 MiB.*\nbfloat16: (4.0|0.0) MiB.*",
+    "Each call gets new memory for temporaries": r"(\d+ ){4}page faults",
+    "A branch copies its inputs for the backward": r"\d+ MiB of temporaries for a weight of 16 MiB",
+    "The gradient of a weight transposes a copy": r"derived by JAX \d+ ms, xᵀ dout \d+ ms",
 }
 
 
