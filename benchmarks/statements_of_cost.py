@@ -12,7 +12,7 @@ COUNTS = ("cases", "faults", "causes")
 NAMES = {  # of functions, in words of the page
     "options are read up to 320 keys": "options are ignored beyond 320 keys",
     "lengths of keys are ignored": "key lengths are ignored",
-    "kernel: gradients of the last head of a group": "kernel: key and value gradients of a group's last head alone",
+    "kernel: gradients of the last head of a group": "kernel: key and value gradients use a group's last head alone",
     "kernel: causal left out for one query": "kernel: no causal mask for one query",
     "every option, with a backward by hand, of numpy": "right in NumPy, every option, hand-written backward",
     "the plain formula, of jax": "right in JAX, the plain formula",
@@ -175,9 +175,9 @@ def finds_of_check(results: Results) -> str:
     table = [[kind, str(len(x)), f"{sum(x) / len(x):.1f}", f"{max(x):.1f}"] for kind, x in seconds.items() if x]
     to_the_end = sum(not row["case"] for row in runs.values())
     return (
-        tables.table(("found by", "runs", "CPU seconds, mean", "at most"), table)
-        + f"\nThese runs ended at the first fault. {to_the_end} other functions need a whole run: they end the process "
-        "or look for the judge, or only an error or the whole report shows that they are wrong. No function was missed."
+        tables.table(("bug found by", "runs", "CPU seconds, mean", "largest"), table)
+        + f"\nThese runs ended at the first fault. {to_the_end} other functions were judged by whole runs: they end "
+        "the process or look for the judge, or no single case shows the bug. No function was missed."
     )
 
 
