@@ -210,11 +210,11 @@ class TestTerminal:
             (
                 Cause("off by one", Harm.NUMBERS, ("causal", "plain"), tried=1),
                 "1. wrong numbers: off by one 2 cases, such as 'causal' (L4). "
-                "This mistake alone reproduces 1 of them, and may explain the other.",
+                "This mistake alone gives the function's results in 1 of them, and may explain the other.",
             ),
             (
                 Cause("off by one", Harm.NUMBERS, ("causal",), tried=1),
-                "1. wrong numbers: off by one 'causal' (L4). This mistake alone reproduces it.",
+                "1. wrong numbers: off by one 'causal' (L4). This mistake alone gives the function's result.",
             ),
             (
                 Cause("zeros", Harm.NUMBERS, ("causal", "plain"), least=True),

@@ -144,7 +144,8 @@ class Contract:
     def lines(self) -> Iterator[str]:
         """Words for how it is called and what it means, line by line."""
         form = self.form
-        took = f"{self.calls} calls, {self.seconds:.1f} CPU seconds" if self.calls else "as its contract file says"
+        took = f"found by {self.calls} calls, {self.seconds:.1f} CPU seconds"
+        took = took if self.calls else "as its contract file says"
         yield f"{self.path}   {FRAMEWORKS[form.arrays]}"
         yield ""
         yield f"How it is called ({took}{', the limit' * self.cut})"
@@ -165,7 +166,7 @@ class Contract:
         takes += [f"as many queries as keys at most{when}"] * self.short
         takes += [f"{self.form.options[x].name} beside as many queries as keys alone" for x in self.alike]
         yield from _rows("takes", takes)
-        yield from _rows("gives", [_gives(form)])
+        yield from _rows("returns", [_gives(form)])
         yield from _rows("required", more)
         own = {**form.given, **(heads if has_default else {}), **{k: meant[k] for k in meant if k in form.defaults}}
         own_lines = [f"{k} = {x}; its own default is {form.defaults.get(k)}" for k, x in own.items()]
@@ -262,7 +263,7 @@ PAIRS_IF_ALWAYS = {  # values of the axis of pairs
 SECTION_TITLES = {
     "Conventions that differ from the laws": ("convention", ""),
     "Unusual: right only if you mean it": ("unusual",),
-    "Defects: no library or paper documents this": ("defect",),
+    "Defects: no library or paper documents this behaviour": ("defect",),
 }
 
 

@@ -207,10 +207,10 @@ def _told(cause: Cause, report: Outcomes) -> str:
     number, shown = len(cause.cases), f"{cause.cases[0]!r}{law}"
     told = f"{number_of(number, 'case')}, such as {shown}" if number > 1 else shown
     if cause.tried:
-        all_of_them, rest = "them all" if number > 1 else "it", number - cause.tried
+        told += f". This mistake alone gives the function's {'results' if number > 1 else 'result'}"
+        rest = number - cause.tried
         others = f"other {rest}" if rest > 1 else "other"
-        same = f"{cause.tried} of them, and may explain the {others}" if rest > 0 else all_of_them
-        return f"{told}. This mistake alone reproduces {same}."
+        return f"{told} in {cause.tried} of them, and may explain the {others}." if rest > 0 else f"{told}."
     least = ". The cases may have several causes." * (cause.least and number > 1)
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():
