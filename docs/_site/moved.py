@@ -20,6 +20,7 @@ SECTIONS = {  # a section that has left its page: where it is
     "how-it-is-fast": {"native-or-tiles": "implementations"},
     "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
     "migrate": {"commands-and-options-that-left": "migrate#removed-commands-and-options"},
+    "rotary": {"longer-contexts-and-parts-of-a-head": "rotary#longer-contexts"},
     "where-xla-ends": {
         "a-slice-of-bfloat16-makes-all-of-the-array-float32": "where-xla-ends#a-bfloat16-slice-becomes-a-float32-array",
         "memory-of-temporaries-is-new-in-each-call": "where-xla-ends#each-call-gets-new-memory-for-temporaries",
