@@ -26,7 +26,7 @@ import attendax
 from . import data, poison, rows
 from .case import Case
 from .numpy_program import Perturbed, Rounded
-from .program import Definition, Program
+from .program import Definition, Program, largest_score
 
 ALLOWED, ROOM = 16.0, 2.0
 ALIKE = ("ones", "equal", "columns", "shifted", "iota")  # values of which rows are nearly equal, and rounded alike
@@ -160,7 +160,7 @@ class Numbers:
         of_nothing = case.layers and case.lse != "alone" and case.loss in ("sum", "mean", "rows")
         if case.dtype == "float64" or of_nothing:
             return 0.0
-        scores = self.definition.largest_score(self.arrays, self.moves)
+        scores = largest_score(self.case, self.arrays)
         if case.direction == "forward":
             return 2.0 * (scores <= HUGE)
         moderate = MODERATE if case.dtype == "float32" else MODERATE / 8

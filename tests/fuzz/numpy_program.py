@@ -77,6 +77,12 @@ def broadcast_in_dim(x: Array, shape: Any, broadcast_dimensions: Any, **_: Any) 
     return np.broadcast_to(x.reshape([own.get(axis, 1) for axis in range(len(shape))]), shape)
 
 
+def pad(x: Array, fill: Any, padding_config: Any) -> Array:
+    """A negative padding cuts off."""
+    x = np.pad(x, [(max(a, 0), max(b, 0)) for a, b, _ in padding_config], constant_values=fill)
+    return x[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b, _) in zip(x.shape, padding_config, strict=True))]
+
+
 SUMS = {"dot_general": dot_general, "reduce_sum": lambda x, axes, **_: x.sum(tuple(axes))}
 ARITHMETIC = SUMS | {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "square": np.square,
@@ -92,7 +98,7 @@ OTHERS = {
     "reduce_or": lambda x, axes, **_: x.any(tuple(axes)),
     "broadcast_in_dim": broadcast_in_dim,
     "convert_element_type": lambda x, new_dtype, **_: x if x.dtype.kind == new_dtype.kind else x.astype(new_dtype),
-    "pad": lambda x, fill, padding_config: np.pad(x, [p[:2] for p in padding_config], constant_values=fill),
+    "pad": pad,
     "slice": lambda x, start_indices, limit_indices, strides: x[tuple(map(slice, start_indices, limit_indices))],
     "transpose": lambda x, permutation: x.transpose(permutation),
     "reshape": lambda x, new_sizes, **_: x.reshape(new_sizes),

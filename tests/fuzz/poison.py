@@ -21,10 +21,10 @@ import numpy as np
 
 from . import data
 from .case import Case
+from .data import Arrays
 
 NUMBERS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "big": 3e38}
-ROWS = {"query": "query", "key": "key", "value": "key", "cotangent_out": "query", "cotangent_lse": "query"}
-Arrays = dict[str, np.ndarray]
+OPERANDS = ("query", "key", "value", "cotangent_out", "cotangent_lse", "bias")
 
 
 class Spoilt(NamedTuple):
@@ -37,130 +37,104 @@ class Spoilt(NamedTuple):
     lost: dict[str, np.ndarray]
 
 
-def pairs_of(case: Case, arrays: Arrays) -> dict[tuple[int, ...], np.ndarray]:
-    """The pairs that are allowed in each call, by mask or bias."""
-    calls = {index: data.of_call(case, arrays, index) for index in np.ndindex(*case.mapped)}
-    return {index: data.allowed(case, part) & (part.get("bias", 0) != -np.inf) for index, part in calls.items()}
-
-
-def spread(case: Case, name: str, of: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Where pairs touch an array of one call: each entry of the bias, else each row of query or key (…, rows)."""
-    if name == "bias":
-        of = of[0] if case.one_head else of
-        of = of.any(tuple(range(of.ndim - len(shape))))
-        return of.any(tuple(axis for axis, n in enumerate(shape) if n == 1), keepdims=True)
-    rows = of.any(-1)
-    if ROWS[name] == "key":
-        rows = of.any(-2)
-        rows = rows.reshape(*rows.shape[:-2], case.G, case.N // case.G, case.S).any(-2)
-    return rows[0] if case.one_head else rows
-
-
-def touched(case: Case, name: str, pairs: dict[tuple[int, ...], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Where pairs of all calls touch an array: of the shape of the bias, or without the last axis of any other."""
-    per_call = shape[len(data.outer(case, name)) :]
-    found = np.zeros(shape if name == "bias" or name == "cotangent_lse" else shape[:-1], bool)
-    for index, of in pairs.items():
-        found[data.place(case, name, index)] |= spread(case, name, of, per_call)
+def pairs_of(case: Case, arrays: Arrays) -> np.ndarray:
+    """The pairs that are allowed in each call, by mask or bias: (maps, scores)."""
+    found = np.zeros((*case.mapped, *case.scores), bool)
+    for index in np.ndindex(*case.mapped):
+        part = data.of_call(case, arrays, index)
+        found[index] = data.allowed(case, part) & (part.get("bias", 0) != -np.inf)
     return found
 
 
-def as_columns(name: str, rows: np.ndarray) -> np.ndarray:
+def in_rows(name: str, x: np.ndarray) -> np.ndarray:
+    """Whether something is true of an entry of each row; a row of a bias or of lse is one entry."""
+    return x if name in ("bias", "cotangent_lse", "lse") else x.any(-1)
+
+
+def in_columns(name: str, rows: np.ndarray) -> np.ndarray:
     return rows if name in ("bias", "cotangent_lse", "lse") else rows[..., None]
+
+
+def rows_of(case: Case, name: str, inside: bool = False) -> tuple[np.ndarray, tuple[int, ...]]:
+    """For all pairs of all calls the number of the row of an array that they read, and the shape of these rows.
+
+    ``inside``: of its gradient in each call alone, which is shared by none.
+    """
+    own = data.axes(case)[name]
+    own = own if name in ("bias", "cotangent_lse") else own[:-1]
+    sizes = data.shape(case, name, own)[len(data.outer(case, name)) :]
+    maps = [1 if case.is_shared(name, level) and not inside else n for level, n in enumerate(case.mapped)]
+    most = len(case.scores) - (name != "bias")
+    rows = np.arange(np.prod((*maps, *sizes), dtype=int)).reshape(*maps, *(1,) * (most - len(sizes)), *sizes)
+    if name in ("key", "value"):
+        rows = np.repeat(rows, case.N // case.G, axis=-2)[..., None, :]
+    elif name != "bias":
+        rows = rows[..., None]
+    outer = case.mapped if inside else data.outer(case, name)
+    return np.broadcast_to(rows, (*case.mapped, *case.scores)), (*outer, *sizes)
+
+
+def touched(case: Case, name: str, pairs: np.ndarray, inside: bool = False) -> np.ndarray:
+    """The rows of an array that some of the pairs read."""
+    rows, shape = rows_of(case, name, inside)
+    found = np.zeros(shape, bool)
+    found.flat[rows[pairs]] = True
+    return found
 
 
 def unseen(case: Case, arrays: Arrays, moves: Arrays, known: Any) -> Iterator[Spoilt]:
     """A number in all places of all arrays where nothing can matter."""
     pairs, number = pairs_of(case, arrays), NUMBERS[case.poison[1]]
     places = {}
-    for name in (*ROWS, "bias"):
+    for name in OPERANDS:
         of_rows = case.loss == "weighted" or not name.startswith("cotangent")  # else a loss may take them for all rows
         if name in arrays and name not in known and of_rows:
-            places[name] = ~as_columns(name, touched(case, name, pairs, arrays[name].shape))
+            places[name] = ~in_columns(name, touched(case, name, pairs))
     if "bias" in places:
         places["bias"] &= arrays["bias"] != -np.inf
-    dirty = arrays | {name: np.where(place, number, arrays[name]) for name, place in places.items()}
-    moved = {name: np.where(places[name], number, moves[name]) for name in moves if name in places}
-    yield Spoilt("unseen", (arrays, moves), (dirty, moves | moved), {}, {})
+    dirty, moved = ({name: np.where(place, number, x[name]) for name, place in places.items() if name in x}
+                    for x in (arrays, moves))  # fmt: skip
+    yield Spoilt("unseen", (arrays, moves), (arrays | dirty, moves | moved), {}, {})
 
 
 def seen(case: Case, arrays: Arrays, moves: Arrays) -> Iterator[Spoilt]:
     """A number in one place of one array, read by rows that are left out of the loss, and by rows that are not."""
     kind, name = case.poison[1:]
-    of, number = name.removeprefix("move "), NUMBERS[kind]
-    pairs = pairs_of(case, arrays)
-    place = one_place(case, arrays[of], touched(case, of, pairs, arrays[of].shape), of)
-    dirty = {of: np.where(place, number, moves[of] if name.startswith("move") else arrays[of])}
-    dirty = (arrays, moves | dirty) if name.startswith("move") else (arrays | dirty, moves)
-    spoiled = {index: spoiled_pairs(case, of, here, place[data.place(case, of, index)])
-               for index, here in pairs.items()}  # fmt: skip
-    first = case.direction in ("forward", "jvp")
-    if not first and not name.startswith("cotangent"):  # rows that nothing reads
-        out_of_loss = {x: touched(case, x, spoiled, arrays[x].shape) for x in ("cotangent_out", "cotangent_lse")}
-        quiet = {x: np.where(as_columns(x, rows), 0, arrays[x]) for x, rows in out_of_loss.items()}
-        clean = arrays | quiet, moves
-        yield Spoilt(f"{name}, read by nothing", clean, (dirty[0] | quiet, dirty[1]), {}, {})
-    same, lost = expected(case, arrays, spoiled)
-    if kind == "big" or case.dropout == 1:
-        lost = {}
-    yield Spoilt(name, (arrays, moves), dirty, same, lost)
-
-
-def one_place(case: Case, array: np.ndarray, used: np.ndarray, name: str) -> np.ndarray:
-    """One entry of an array, of a row that something may look at where there is any."""
-    place = np.zeros(array.shape, bool)
-    if used.ndim < array.ndim:
-        used = np.broadcast_to(used[..., None], array.shape)
-    choices = np.flatnonzero(used & (array != -np.inf))
+    of, pairs = name.removeprefix("move "), pairs_of(case, arrays)
+    place, used = np.zeros(arrays[of].shape, bool), in_columns(of, touched(case, of, pairs))
+    choices = np.flatnonzero(used & (arrays[of] != -np.inf))
     if choices.size:
-        place.flat[data.generator(case, f"poison {name}").choice(choices)] = True
-    return place
+        place.flat[data.generator(case, f"poison {of}").choice(choices)] = True
+    dirty = {of: np.where(place, NUMBERS[kind], (moves if name.startswith("move") else arrays)[of])}
+    dirty = (arrays, moves | dirty) if name.startswith("move") else (arrays | dirty, moves)
+    spoiled = pairs & (pairs & in_rows(of, place).flat[rows_of(case, of)[0]]).any(-1, keepdims=True)
+    if case.direction not in ("forward", "jvp") and not name.startswith("cotangent"):  # rows that nothing reads
+        quiet = {x: np.where(in_columns(x, touched(case, x, spoiled)), 0, arrays[x])
+                 for x in ("cotangent_out", "cotangent_lse")}  # fmt: skip
+        yield Spoilt(f"{name}, read by nothing", (arrays | quiet, moves), (dirty[0] | quiet, dirty[1]), {}, {})
+    same, lost = expected(case, arrays, spoiled)
+    yield Spoilt(name, (arrays, moves), dirty, same, {} if kind == "big" or case.dropout == 1 else lost)
 
 
-def spoiled_pairs(case: Case, name: str, pairs: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """The allowed pairs of all queries of one call that look at a place, or are it."""
-    if name == "bias":
-        rows = (pairs & place).any(-1)
-    else:
-        here = place if name == "cotangent_lse" else place.any(-1)
-        here = here[None] if case.one_head else here
-        if ROWS[name] == "key":
-            here = (pairs & np.repeat(here, case.N // case.G, axis=-2)[..., None, :]).any(-1)
-        rows = here
-    return pairs & rows[..., None]
-
-
-def expected(case: Case, arrays: Arrays, spoiled: Any) -> tuple[Arrays, Arrays]:
+def expected(case: Case, arrays: Arrays, spoiled: np.ndarray) -> tuple[Arrays, Arrays]:
     """The entries of each result that must keep their bits, and those that must be NaN, where all rows are read."""
     if case.direction in ("forward", "jvp"):
-        rows = touched(case, "cotangent_lse", spoiled, arrays["cotangent_lse"].shape)
+        rows = touched(case, "cotangent_lse", spoiled)
         lost = {"out": rows[..., None], "lse": rows}
         same = {name: ~x for name, x in lost.items()}
         moved = set(case.wanted) - {"mod"}
-        if case.direction == "jvp" and not moved:
-            lost = {}  # a modifier's own move may be 0
-        elif case.direction == "jvp" and moved == {"value"}:
-            lost = {"out": lost["out"]}  # lse does not move
+        if case.direction == "jvp" and moved <= {"value"}:  # lse does not move, and a modifier's own move may be 0
+            lost = {"out": lost["out"]} if moved else {}
         return same, lost
-    lost = {name: each(case, name, arrays[name], spoiled)
-            for name in data.wanted(case, arrays) if data.group(name) != "mod"}  # fmt: skip
-    some = any(x.any() for x in spoiled.values())
-    same = {name: np.array(not some) for name in data.wanted(case, arrays)} | {name: ~x for name, x in lost.items()}
-    name, moved = case.poison[2], {*case.wanted} if case.direction == "fr" else {"query"}
+    wanted, name = data.wanted(case, arrays), case.poison[2]
+    lost = {x: in_columns(x, touched(case, x, spoiled, case.inside)) for x in wanted if data.group(x) != "mod"}
+    same = {x: np.array(not spoiled.any()) for x in wanted} | {x: ~rows for x, rows in lost.items()}
+    moved = {*case.wanted} if case.direction == "fr" else {"query"}
     if case.lse or name == "cotangent_lse" or not moved & {"query", "key", "bias"}:
         lost.pop("value", None)
     if (case.direction == "fr" and name == "move value" and case.lse) or moved <= {"mod"}:
         lost = {}
     return same, lost
-
-
-def each(case: Case, name: str, array: np.ndarray, spoiled: Any) -> np.ndarray:
-    """Where the gradient of an array reads spoiled rows."""
-    if not case.inside:
-        return as_columns(name, touched(case, name, spoiled, array.shape))
-    per_call = array.shape[len(data.outer(case, name)) :]
-    rows = np.stack([spread(case, name, of, per_call) for of in spoiled.values()])
-    return as_columns(name, rows.reshape(*case.mapped, *rows.shape[1:]))
 
 
 def spoilt(case: Case, arrays: Arrays, moves: Arrays, known: Any) -> Iterator[Spoilt]:

@@ -47,28 +47,8 @@ def scores(case: Case, q: Any, k: Any, arrays: Arrays, allowed: Any) -> tuple[An
     """``mod(scale · q kᵀ) + bias``, and before the modifier."""
     scale = case.D**-0.5 if case.scale is None else case.scale
     z = jnp.where(allowed, scale * q @ k.swapaxes(-1, -2), 0)
-    s = z if case.modifier is None else modified(case.modifier, z, data.named(arrays, "mod"))
+    s = z if case.modifier is None else data.modified(case, z, arrays)
     return (s if case.bias is None else s + jnp.where(arrays["bias"] == -np.inf, 0, arrays["bias"])), z
-
-
-def modified(modifier: Any, z: Any, arrays: list[Any]) -> Any:
-    """The scores after a modifier; uses up ``arrays``."""
-    kind, *settings = modifier
-    if kind == "compose":
-        for part in settings:
-            z = modified(part, z, arrays)
-        return z
-    if kind == "softcap":
-        return settings[0] * jnp.tanh(z / settings[0])
-    array = arrays.pop(0)
-    distance = np.arange(z.shape[-1]) - np.arange(z.shape[-2])[:, None]
-    if kind == "alibi":
-        return z - array[:, None, None] * abs(distance - settings[0]).astype(float)
-    if kind == "relative":
-        column = np.clip(distance - settings[1], -settings[0], settings[0]) + settings[0]
-        columns = range(2 * settings[0] + 1)
-        return z + sum(jnp.where(column == c, array[:, c : c + 1, None], 0) for c in columns)
-    return z + array[:, None, None] * jnp.tanh(z)
 
 
 def projected(case: Case, arrays: Arrays) -> list[Any]:
@@ -91,11 +71,15 @@ def dense(case: Case, q: Any, k: Any, v: Any, arrays: Arrays) -> list[Any]:
     return [q, k, v, allowed if case.bias is None else allowed & (arrays["bias"] != -np.inf)]
 
 
-def largest_score(case: Case, arrays: Arrays) -> Any:
+def largest_score(case: Case, arrays: Arrays) -> float:
     """The largest absolute score of an allowed pair, before or after modifier and bias."""
-    q, k, _, allowed = dense(case, *projected(case, arrays), arrays)
-    sizes = [abs(x) for x in scores(case, q, k, arrays, allowed)]
-    return jnp.where(allowed, jnp.maximum(*sizes), 0).max(initial=0.0)
+    largest = 0.0
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        for own in (data.of_call(case, arrays, index) for index in np.ndindex(*case.mapped)):
+            q, k, _, allowed = dense(case, *projected(case, own), own)
+            for x in scores(case, q, k, own, allowed):
+                largest = max(largest, float(jnp.where(allowed, abs(x), 0).max(initial=0.0)))
+    return largest
 
 
 def weights(s: Any, again: Any, allowed: Any) -> tuple[Any, Any]:
@@ -233,7 +217,13 @@ DIRECTIONS: dict[str, Callable] = {
 
 def results(once: Callable, case: Case) -> Callable:
     """The function ``(wanted arrays, other arrays, moves) -> results``, with the compilation of the case around it."""
-    attend = over_all_maps(case, compiled := _compiled(lambda arrays: call(once, case, arrays), case))
+
+    def one_call(arrays: Arrays) -> Arrays:
+        return call(once, case, arrays)
+
+    one_call = jax.checkpoint(one_call, policy=REMAT[case.remat]) if case.remat else one_call
+    one_call = jax.jit(one_call) if case.jit in ("inner", "both") else one_call
+    attend = over_all_maps(case, one_call)
 
     def run(x: Arrays, rest: Arrays, moves: Arrays) -> Any:
         def objective(x: Arrays) -> Any:
@@ -241,7 +231,7 @@ def results(once: Callable, case: Case) -> Callable:
 
         def own(arrays: Arrays) -> Any:  # the gradient of each call alone
             rest = {name: a for name, a in arrays.items() if name not in x}
-            return jax.grad(lambda x: loss(case, compiled(x | rest), rest))({name: arrays[name] for name in x})
+            return jax.grad(lambda x: loss(case, one_call(x | rest), rest))({name: arrays[name] for name in x})
 
         def gradient(x: Arrays) -> Any:
             return over_all_maps(case, own)(x | rest) if case.inside else jax.grad(objective)(x)
@@ -251,66 +241,49 @@ def results(once: Callable, case: Case) -> Callable:
     return run
 
 
-def _compiled(once: Callable, case: Case) -> Callable:
-    once = jax.checkpoint(once, policy=REMAT[case.remat]) if case.remat else once
-    return jax.jit(once) if case.jit in ("inner", "both") else once
-
-
-class Program:
-    """A case's program, to be run on arrays that may differ where the compiler does not know them."""
-
-    def __init__(self, attention: Callable, case: Case, arrays: Arrays):
-        function = results(by_attention(attention), case)
-        known = data.in_dtypes(case, {name: arrays[name] for name in data.known(case, arrays)})
-        self.case, self.names = case, data.wanted(case, arrays)
-
-        def with_known(x, rest, moves):
-            return function(x, rest | known, moves)
-
-        self.known, self.run = known, jax.jit(with_known) if case.jit in ("outer", "both") else with_known
-
-    def __call__(self, arrays: Arrays, moves: Arrays) -> Any:
-        arrays, moves = data.in_dtypes(self.case, arrays), data.in_dtypes(self.case, moves)
-        x = {name: jnp.asarray(arrays[name]) for name in self.names}
-        rest = {name: jnp.asarray(a) for name, a in arrays.items() if name not in (*self.names, *self.known)}
-        found = self.run(x, rest, {name: jnp.asarray(m) for name, m in moves.items()})
-        return flat(jax.tree.map(np.asarray, found))
-
-
-class Definition:
-    """The right results of a case."""
-
-    def __init__(self, case: Case, arrays: Arrays, moves: Arrays):
-        self.names = data.wanted(case, arrays)
-        plain = dataclasses.replace(case, maps=("vmap",) * len(case.maps), remat="", jit="none")
-        self.numbers = self._traced(results(by_definition(arrays.get("rng")), plain), arrays, moves)
-        self.sizes = self._traced(
-            lambda x, rest, _: over_all_maps(plain, lambda arrays: largest_score(plain, arrays))(x | rest),
-            arrays,
-            moves,
-        )
-
-    def _traced(self, function: Callable, *arrays: Arrays) -> Any:
-        with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
-            program, shapes = jax.make_jaxpr(function, return_shape=True)(*self._split(*arrays))
-        return program, jax.tree.structure(shapes)
-
-    def _split(self, arrays: Arrays, moves: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-        rest = {name: x for name, x in arrays.items() if name not in (*self.names, "rng")}
-        return {name: arrays[name] for name in self.names}, rest, moves
-
-    def __call__(self, arrays: Arrays, moves: Arrays, rounding: Any = numpy_program.EXACT) -> Arrays:
-        program, tree = self.numbers
-        found = numpy_program.run(program, jax.tree.leaves(self._split(arrays, moves)), rounding)
-        return flat(jax.tree.unflatten(tree, found))
-
-    def largest_score(self, arrays: Arrays, moves: Arrays) -> float:
-        leaves = jax.tree.leaves(self._split(arrays, moves))
-        (found,) = numpy_program.run(self.sizes[0], leaves, numpy_program.EXACT)
-        return float(found.max(initial=0.0))
+def split(case: Case, arrays: Arrays, without: Any = ()) -> tuple[Arrays, Arrays]:
+    """The arrays with respect to which is differentiated, and the others."""
+    names = data.wanted(case, arrays)
+    return ({name: arrays[name] for name in names},
+            {name: x for name, x in arrays.items() if name not in (*names, *without)})  # fmt: skip
 
 
 def flat(found: Any) -> Arrays:
     """Results by name; an entry of a Hessian has two."""
     return {f"{a} {b}" if isinstance(x, dict) else a: y
             for a, x in found.items() for b, y in (x.items() if isinstance(x, dict) else [("", x)])}  # fmt: skip
+
+
+class Program:
+    """A case's program, to be run on arrays that may differ where the compiler does not know them."""
+
+    def __init__(self, attention: Callable, case: Case, arrays: Arrays):
+        function, self.case = results(by_attention(attention), case), case
+        self.known = data.in_dtypes(case, {name: x for name, x in arrays.items() if data.group(name) in case.known})
+
+        def with_known(x: Arrays, rest: Arrays, moves: Arrays) -> Any:
+            return function(x, rest | self.known, moves)
+
+        self.run = jax.jit(with_known) if case.jit in ("outer", "both") else with_known
+
+    def __call__(self, arrays: Arrays, moves: Arrays) -> Arrays:
+        given = (*split(self.case, data.in_dtypes(self.case, arrays), self.known), data.in_dtypes(self.case, moves))
+        return flat(jax.tree.map(np.asarray, self.run(*jax.tree.map(jnp.asarray, given))))
+
+
+class Definition:
+    """The right results of a case."""
+
+    def __init__(self, case: Case, arrays: Arrays, moves: Arrays):
+        self.case = dataclasses.replace(case, maps=("vmap",) * len(case.maps), remat="", jit="none")
+        function = results(by_definition(arrays.get("rng")), self.case)
+        with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+            self.program, found = jax.make_jaxpr(function, return_shape=True)(*self.given(arrays, moves))
+        self.tree = jax.tree.structure(found)
+
+    def given(self, arrays: Arrays, moves: Arrays) -> tuple[Arrays, ...]:
+        return *split(self.case, arrays, ("rng",)), moves
+
+    def __call__(self, arrays: Arrays, moves: Arrays, rounding: Any = numpy_program.EXACT) -> Arrays:
+        found = numpy_program.run(self.program, jax.tree.leaves(self.given(arrays, moves)), rounding)
+        return flat(jax.tree.unflatten(self.tree, found))

@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendax import masks, scores
-
 from . import data
 from .case import Case
+from .data import Arrays
 
-Arrays = dict[str, np.ndarray]
 ALL = slice(None)
+NAMES = {"out": "cotangent_out", "lse": "cotangent_lse", "query": "query", "key": "key", "value": "value"}
 
 
 class Part(NamedTuple):
@@ -29,95 +28,36 @@ class Part(NamedTuple):
     queries: slice = ALL
     keys: slice = ALL
 
-
-class Cut:
-    """Cuts a part out of the arrays and options of a call."""
-
-    def __init__(self, case: Case, part: Part):
-        self.case, self.part = case, part
-        start, stop, _ = part.groups.indices(case.G)
-        self.heads = slice(start * (case.N // case.G), stop * (case.N // case.G))
-        self.start, stop, _ = part.queries.indices(case.T)
-        self.queries, self.keys = stop - self.start, len(range(*part.keys.indices(case.S)))
-
-    def lead(self, x: Any, rest: int) -> Any:
-        """An array with ``rest`` axes behind the leading ones, the first of which is cut."""
-        axis = x.ndim - rest - (len(self.case.lead) - len(self.case.maps))
-        has_axis = 0 <= axis < x.ndim - rest and x.shape[axis] > 1
-        return x[(ALL,) * axis + (self.part.lead,)] if has_axis else x
-
-    def rows(self, name: str, x: Any) -> Any:
-        """Query, key, value or a cotangent."""
-        rest = 1 if name == "cotangent_lse" else 2
-        x = self.lead(x, rest if self.case.one_head else rest + 1)
-        heads, rows = (
-            (self.part.groups, self.part.keys) if name in ("key", "value") else (self.heads, self.part.queries)
-        )
-        return x[(..., *(() if self.case.one_head else (heads,)), rows, *(ALL,) * (rest - 1))]
-
-    def pairs(self, x: Any) -> Any:
-        """A bias or a dense mask: an axis of 1, or one that is missing, is not cut."""
-        x = self.lead(x, 3) if x.ndim > 3 else x
-        slices = (self.heads, self.part.queries, self.part.keys)[max(0, 3 - x.ndim) :]
-        sizes = x.shape[x.ndim - len(slices) :]
-        return x[(..., *(ALL if n == 1 else s for n, s in zip(sizes, slices, strict=True)))]
-
-    def mask(self, tree: Any, arrays: list[Any]) -> Any:
-        """The mask of a part; uses up ``arrays``."""
-        kind, *settings = tree
-        if kind in ("and", "or"):
-            one, other = (self.mask(each, arrays) for each in settings)
-            return one & other if kind == "and" else one | other
-        if kind == "not":
-            return ~self.mask(settings[0], arrays)
-        if kind == "causal":
-            return masks.causal(settings[0] + self.start)
-        if kind == "window":
-            return masks.window(*settings, self.start)
-        x = arrays.pop(0)
-        if kind in ("dense", "array"):
-            return masks.dense(self.pairs(x))
-        if kind == "segments":
-            ids = [self.lead(each, 1) for each in (x, arrays.pop(0))]
-            return masks.segments(ids[0][..., self.part.queries], ids[1][..., self.part.keys])
-        x = self.lead(x, 0)
-        if kind == "traced causal":
-            return masks.causal(x + np.int32(self.start))
-        x = np.minimum(x, np.int32(self.keys))
-        if kind == "padding" and settings[0]:
-            lengths = self.lead(arrays.pop(0), 0) - np.int32(self.start)
-            return masks.padding(x, np.clip(lengths, 0, np.int32(self.queries)))
-        return masks.padding(x) if kind == "padding" else masks.prefix(x, self.start)
-
-    def modifier(self, tree: Any, arrays: list[Any]) -> Any:
-        """The modifier of a part; uses up ``arrays``."""
-        kind, *settings = tree
-        if kind == "compose":
-            return scores.compose(*(self.modifier(each, arrays) for each in settings))
-        if kind == "softcap":
-            return scores.softcap(*settings)
-        make = {"alibi": scores.alibi, "relative": scores.relative_bias}[kind]
-        return make(arrays.pop(0)[self.heads], settings[-1] + self.start)
-
-    def options(self, arrays: Arrays) -> dict[str, Any]:
-        found = data.options(self.case, arrays)
-        if "mask" in found:
-            found["mask"] = self.mask(self.case.mask, data.named(arrays, "mask"))
-        if "bias" in found:
-            found["bias"] = self.pairs(arrays["bias"])
-        if "score_mod" in found:
-            found["score_mod"] = self.modifier(self.case.modifier, data.named(arrays, "mod"))
-        return found | {"return_lse": True, "implementation": self.case.implementation or "native"}
+    def heads(self, case: Case) -> slice:
+        start, stop, _ = self.groups.indices(case.G)
+        return slice(start * (case.N // case.G), stop * (case.N // case.G))
 
 
-def run(attention: Callable, case: Case, arrays: Arrays, part: Part) -> list[np.ndarray]:
+def cut(case: Case, part: Part, arrays: Arrays) -> Arrays:
+    """The arrays of a part of a call."""
+    slices = {0: part.lead, "G": part.groups, "N": part.heads(case), "T": part.queries, "S": part.keys}
+    found = arrays | {name: arrays[name][tuple(slices.get(axis, ALL) for axis in own)]
+                      for name, own in data.axes(case).items() if name in arrays}  # fmt: skip
+    start, stop, _ = part.queries.indices(case.T)
+    moved: dict[str, Callable] = {
+        "lengths": lambda x: np.minimum(x, np.int32(len(range(*part.keys.indices(case.S))))),
+        "query lengths": lambda x: np.clip(x - np.int32(start), 0, np.int32(stop - start)),
+        "offset": lambda x: x + np.int32(start),
+    }
+    for name, holds in data.held(case).items():
+        found |= {name: moved[holds](found[name])} if name in found and holds in moved else {}
+    return found
+
+
+def run(attention: Callable, case: Case, arrays: Arrays, part: Part) -> Arrays:
     """out, lse, and the gradients of query, key and value, of a part, step by step."""
-    low, cut = data.in_dtypes(case, arrays), Cut(case, part)
-    names = ("query", "key", "value", "cotangent_out", "cotangent_lse")
-    *operands, dout, dlse = (jnp.asarray(cut.rows(name, low[name])) for name in names)
-    options = cut.options(low)
+    low = cut(case, part, data.in_dtypes(case, arrays))
+    options = data.options(case, low, part.queries.indices(case.T)[0])
+    options |= {"return_lse": True, "implementation": case.implementation or "native"}
+    *operands, dout, dlse = (jnp.asarray(low[name]) for name in ("query", "key", "value", *list(NAMES.values())[:2]))
     found, pull_back = jax.vjp(lambda *x: attention(*x, **options), *operands)
-    return [np.asarray(x) for x in (*found, *pull_back((dout.astype(found[0].dtype), dlse.astype(found[1].dtype))))]
+    results = (*found, *pull_back((dout.astype(found[0].dtype), dlse.astype(found[1].dtype))))
+    return dict(zip(NAMES, map(np.asarray, results), strict=True))
 
 
 def parts(case: Case, arrays: Arrays) -> Iterator[Part]:
@@ -133,7 +73,7 @@ def parts(case: Case, arrays: Arrays) -> Iterator[Part]:
         g = 0 if first else int(rng.integers(case.G))
         groups = slice(g, g + 1) if rng.random() < 0.3 and not case.one_head and not (first and lead) else ALL
         part = Part(groups=groups, queries=slice(a, b))
-        seen = np.flatnonzero(pairs[..., Cut(case, part).heads, a:b, :].any(tuple(range(pairs.ndim - 1))))
+        seen = np.flatnonzero(pairs[..., part.heads(case), a:b, :].any(tuple(range(pairs.ndim - 1))))
         yield part._replace(keys=slice(0, int(seen.max(initial=0)) + 1)) if rng.random() < 0.5 else part
 
 
@@ -145,19 +85,16 @@ def differences(attention: Callable, case: Case, arrays: Arrays, got: Any) -> It
         whole = run(attention, case, arrays, Part())
     except NotImplementedError:
         return
-    names = ("out", "lse", "query", "key", "value")
     for part in parts(case, arrays):
-        for name, x, y in zip(names, run(attention, case, arrays, part), whole, strict=True):
-            right = Cut(case, part).rows({"out": "query", "lse": "cotangent_lse"}.get(name, name), y)
-            if (part.lead != ALL or name in names[:3]) and not same(x, right):
-                yield f"{name} of {part}: {(x != right).sum()} of {x.size} numbers differ"
-    if case.direction == "forward":
-        for name, x in zip(names[: len(got)], whole, strict=False):
-            if not same(got[name][first], x):
-                yield f"{name}: other bits alone, step by step, than in the program of the case"
+        right = cut(case, part, {NAMES[name]: x for name, x in whole.items()})
+        for name, x in run(attention, case, arrays, part).items():
+            if (part.lead != ALL or name not in ("key", "value")) and not same(x, y := right[NAMES[name]]):
+                yield f"{name} of {part}: {(x != y).sum()} of {x.size} numbers differ"
+    for name, x in whole.items() if case.direction == "forward" else ():
+        if name in got and not same(got[name][first], x):
+            yield f"{name}: other bits alone, step by step, than in the program of the case"
 
 
 def same(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether arrays are the same except for the bits of their NaNs."""
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    return bool(((x == y) | (np.isnan(x) & np.isnan(y))).all())
+    return np.array_equal(x.astype(np.float64), y.astype(np.float64), equal_nan=True)
