@@ -181,7 +181,7 @@ def test_a_stack_of_a_whole_encoder():
     assert message.splitlines()[1] == "Write params.blocks."
 
 
-@pytest.mark.smoke
+@pytest.mark.smoke(2)
 @pytest.mark.parametrize("module", [spec, ops])
 @pytest.mark.parametrize("backward", [False, True])
 def test_weights_before_the_tokens(module, backward):

@@ -49,7 +49,7 @@ def by_definition(x, *, theta=10000.0, positions=None, frequencies=None, axes=No
     return found
 
 
-@pytest.mark.smoke
+@pytest.mark.smoke(6)
 @TWINS
 @pytest.mark.parametrize("name", CALLS)
 def test_by_definition(twin, name, rng):
@@ -57,7 +57,7 @@ def test_by_definition(twin, name, rng):
     np.testing.assert_allclose(twin.rotary_encoding(x, **CALLS[name]), by_definition(x, **CALLS[name]), atol=1e-9)
 
 
-@pytest.mark.smoke
+@pytest.mark.smoke(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_the_gradient_by_hand_is_that_of_jax(name, rng):
     x, grad = rng.normal(size=(2, B, N, T, D))
