@@ -135,7 +135,7 @@ SLIPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.smoke
+@pytest.mark.smoke(2)
 @pytest.mark.parametrize(("a", "b", "shown"), SLIPS, ids=[b.__name__ for _, b, _ in SLIPS])
 def test_an_option_of_both_sets_them_apart(a, b, shown):
     """The smallest input and both numbers are told, and no keyword that was compared is said not to be."""
@@ -278,7 +278,6 @@ def always_logged(q, k, v):
     return logged(q, k, v, return_lse=True)
 
 
-@pytest.mark.smoke
 def test_the_first_of_several_results_is_compared():
     found = here(masked, with_weights)
     assert found.explained, found.text()
@@ -337,7 +336,6 @@ def heads_turned(q, k, v):
     return masked(q, k[:, ::-1], v[:, ::-1])
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("slip", [over_heads, heads_turned])
 def test_a_slip_is_no_layout(slip):
     """Heads that are computed alone would hide it; the function takes them together."""

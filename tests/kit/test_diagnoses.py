@@ -188,7 +188,6 @@ def test_a_gradient_of_the_values_alone(lost):
     ]
 
 
-@pytest.mark.smoke
 def test_a_row_here_and_there_is_no_block():
     def attend(query, key, value):
         out = right_attention.attend(query, key, value)
