@@ -6,6 +6,7 @@ import sys
 import time
 
 from attendax.conformance.command.output import write
+from attendax.conformance.judge.verdicts import Verdict
 from attendax.conformance.report import Report
 from attendax.conformance.report.markdown import cause_markdown, escaped, table
 from attendax.conformance.report.outcomes import MODEL_LAWS, Outcomes
@@ -91,8 +92,9 @@ def models_markdown(reports: list[Report], left_out: dict[str, str]) -> str:
 
 def by_law(report: Outcomes) -> list[tuple[int, int]]:
     """Numbers of questions that were judged, and that failed, for each law of models."""
-    found = report.laws()
-    return [(found[law].offered, found[law].failed) if law in found else (0, 0) for law in MODEL_LAWS]
+    offered = [outcome for outcome in report.cases if outcome.verdict is not Verdict.NOT_OFFERED]
+    mine = ([outcome.verdict.fails for outcome in offered if outcome.case.law == law] for law in MODEL_LAWS)
+    return [(len(fails), sum(fails)) for fails in mine]
 
 
 def cell(counts: tuple[int, int]) -> str:

@@ -67,9 +67,9 @@ def all_versions(reports: Sequence[Outcomes]) -> str:
 
 def matrix_row(report: Outcomes) -> list[str]:
     """Causes by kind, then cases."""
-    kinds = report.kinds()
+    kinds = collections.Counter(cause.harm.kind for cause in report.causes)
     cases = [report.number(v) for v in (Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)]
-    return [str(x or "-") for x in (*kinds.values(), len(by_design(report)), *cases)]
+    return [str(x or "-") for x in (*(kinds[kind] for kind in KINDS), len(by_design(report)), *cases)]
 
 
 def by_design(report: Outcomes) -> list[Outcome]:

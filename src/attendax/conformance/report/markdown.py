@@ -1,12 +1,13 @@
 """A report in Markdown, with what can be sent to maintainers."""
 
+import collections
 import re
 from collections.abc import Iterable, Sequence
 
 from ..judge.verdicts import Verdict
 from .outcome import KINDS, Cause, Outcome
 from .outcomes import LAWS, Outcomes
-from .summary import about, clean, summary, tables
+from .summary import about, clean, summary
 
 MEASURED = {"error": "worst error", "allowed": "allowed", "of allowed": "of allowed"}
 OF_ERRORS = (
@@ -45,8 +46,19 @@ def markdown(report: Outcomes) -> str:
         parts += ["## Causes\n", *(cause_markdown(cause, report) for cause in report.causes)]
     if report.failures:
         parts += ["## Faults\n", *map(_fault, report.failures)]
-    for title, note, header, rows, _ in tables(report):
-        parts += filter(None, [f"## {title}\n", note and f"{note}\n", table(header, rows)])
+    if rows := [(o.case.law, o.case.name, o.finding.message) for o in report.of(Verdict.CONVENTION)]:
+        parts += [
+            "## Differs by convention\n",
+            "Declared, so not a fault.\n",
+            table(("law", "case", "convention"), rows),
+        ]
+    if known := [(o.case.law, o.case.name, o.verdict.value, o.known) for o in report.cases if o.known]:
+        parts += ["## Known failures\n", table(("law", "case", "now", "why"), known)]
+    by_reason = collections.defaultdict(list)
+    for o in report.of(Verdict.NOT_OFFERED):
+        by_reason[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
+    if by_reason:
+        parts += ["## Not offered\n", table(("why", "cases"), ((why, "; ".join(x)) for why, x in by_reason.items()))]
     return "\n".join(parts)
 
 

@@ -117,24 +117,10 @@ class Outcomes(NamedTuple):
         return len(self.of(verdict))
 
     @property
-    def failed(self) -> int:
-        """The number of faults, known ones among them."""
-        return sum(outcome.verdict.fails for outcome in self.cases)
-
-    @property
-    def offered(self) -> int:
-        """The number of cases that were offered."""
-        return len(self.cases) - self.number(Verdict.NOT_OFFERED)
-
-    @property
     def worst(self) -> Outcome | None:
         """The case whose error is the largest multiple of the allowed one; None where none was measured."""
         measured = [outcome for outcome in self.cases if outcome.multiple is not None]
         return max(measured, key=lambda outcome: outcome.multiple or 0.0, default=None)
-
-    def kinds(self) -> dict[str, int]:
-        """Count the causes of each kind."""
-        return {kind: sum(cause.harm.kind == kind for cause in self.causes) for kind in KINDS}
 
     def counts(self) -> dict[str, int]:
         """Count the cases by verdict, in the order of ``Verdict``."""

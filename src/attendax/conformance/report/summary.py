@@ -1,11 +1,10 @@
 """Words and rows of a report, for every way to show it; and the screen of a terminal, or a pipe."""
 
-import collections
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..cases import PROFILES, kinds, profiles
 from ..cases.case import FORWARD
@@ -22,39 +21,15 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
-class Table(NamedTuple):
-    """Cases that are not faults, why, a row for each, and all of it in a line; empty where the coverage says it."""
-
-    title: str
-    note: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    line: str = ""
-
-
-def tables(report: Outcomes) -> list[Table]:
-    """Tables of cases without a fault: known failures, conventions, and not offered."""
-    known = [o for o in report.cases if o.known]
-    passed = "; ".join(o.case.name for o in known if not o.verdict.fails)
-    now = f"no longer failing: {passed}" if passed else "all still fail"
-    by_reason = collections.defaultdict(list)
-    for o in report.of(Verdict.NOT_OFFERED):
-        by_reason[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
-    rows = [(o.case.law, o.case.name, o.finding.message) for o in report.of(Verdict.CONVENTION)]
-    said = "; ".join(dict.fromkeys(message.partition("\n")[0] for _, _, message in rows))
-    found = [
-        Table(
-            "Differs by convention", "Declared, so not a fault.", ("law", "case", "convention"), rows,
-            f"differs by convention ({number_of(len(rows), 'case')}): {said}",
-        ),
-        Table(
-            "Known failures", "", ("law", "case", "now", "why"),
-            [(o.case.law, o.case.name, o.verdict.value, o.known) for o in known],
-            f"known failures ({number_of(len(known), 'case')}): {now}",
-        ),
-        Table("Not offered", "", ("why", "cases"), [(why, "; ".join(names)) for why, names in by_reason.items()]),
-    ]  # fmt: skip
-    return [table for table in found if table.rows]
+def others(report: Outcomes) -> Iterator[str]:
+    """Lines about cases that are neither faults nor passes: differences by convention, and known failures."""
+    if conventions := [o.finding.message.partition("\n")[0] for o in report.of(Verdict.CONVENTION)]:
+        number = number_of(len(conventions), "case")
+        yield f"differs by convention ({number}): {'; '.join(dict.fromkeys(conventions))}"
+    if known := [o for o in report.cases if o.known]:
+        passed = "; ".join(o.case.name for o in known if not o.verdict.fails)
+        now = f"no longer failing: {passed}" if passed else "all still fail"
+        yield f"known failures ({number_of(len(known), 'case')}): {now}"
 
 
 def how(report: Outcomes) -> str:
@@ -187,9 +162,7 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[StyledLine]:
         yield 3, (outcome.told(), "")
     if report.failures and not report.causes and not scripts:
         yield 0, (f'For a script that shows a fault, add --seed {report.seed} --reproduce "NAME OF A CASE"', "dim")
-    for table in tables(report):
-        if table.line:
-            yield 0, (table.line, "dim")
+    yield from ((0, (line, "dim")) for line in others(report))
     if report.left_out:
         yield 0, (f"Not tested for lack of time: {'; '.join(report.left_out)}. --budget SECONDS gives more.", "dim")
 
