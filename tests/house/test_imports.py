@@ -57,8 +57,7 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
 OF_A_RUN = {"report", "judge", "conventions", "worker", "adapters", "cases"}
 IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package
     "differences": set(),
-    "gradients": {"differences", "frameworks", "kinks"},
-    "kinks": set(),
+    "gradients": {"differences", "frameworks"},
     "cases": set(),
     "frameworks": set(),
     "adapters": {"cases", "frameworks"},

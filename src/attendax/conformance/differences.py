@@ -55,7 +55,7 @@ def differences(fn: Callable[..., Any], arrays: Any, directions: Any, step: floa
         return fn(*jax.tree.map(lambda x, d: _wide(x) + h * _wide(d), list(arrays), list(directions)))
 
     with jax.enable_x64(True):
-        return [jax.tree.map(_difference, at(k * step), at(-k * step)) for k in range(1, number + 1)]
+        return [jax.tree.map(difference, at(k * step), at(-k * step)) for k in range(1, number + 1)]
 
 
 def of_numpy(
@@ -67,11 +67,12 @@ def of_numpy(
         return fn(*(x.astype(np.float64) + h * d.astype(np.float64) for x, d in zip(arrays, directions, strict=True)))
 
     steps = [k * STEP for k in range(1, len(WEIGHTS[ORDER]) + 1)]
-    parts = [[_difference(*ends) for ends in zip(at(h), at(-h), strict=True)] for h in steps]
+    parts = [[difference(*ends) for ends in zip(at(h), at(-h), strict=True)] for h in steps]
     return [weighed(WEIGHTS[ORDER], x, STEP) for x in zip(*parts, strict=True)]
 
 
-def _difference(up: Any, down: Any) -> np.ndarray:
+def difference(up: Any, down: Any) -> np.ndarray:
+    """``up - down`` in float64; 0 where both are one infinity."""
     up, down = np.asarray(up, np.float64), np.asarray(down, np.float64)
     with np.errstate(invalid="ignore"):
         return np.where(up == down, 0.0, up - down)

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .differences import ORDER, STEP, WEIGHTS, differences, weighed
-from .kinks import Corners
+from .differences import ORDER, STEP, WEIGHTS, difference, differences, weighed
 
 LOWER = 6  # the order beside which the other is held
 ROUNDINGS = 8  # so many are granted to each number of a result; 65 functions of attendax.spec need 0.2 at most
 BEND = 1e-6  # share of the movement by which two orders may differ before the function counts as not smooth
+ONE_SIDED = {4: (4.0, -3.0, 4 / 3, -1 / 4), 3: (3.0, -3 / 2, 1 / 3)}  # of f(k h) - f(0), by the order of their error
+CLEAR = 16  # times the error of the two slopes they have to differ by; at a jump it is 8, at the root of |x| 14
+NEAR_PLACES = 16  # places whose slopes are right where several kinks meet
 
 
 def assert_gradients(
@@ -120,6 +122,87 @@ class _Problem:
         return sum(float(np.sum(c * np.asarray(move))) for c, move in pairs)
 
 
+class _Corners:
+    """The kinks of ``Σ cotangent · fn(*moving)`` in the k-th array, by differences to either side."""
+
+    def __init__(self, fn: Callable[..., Any], moving: list[Any], k: int, cotangent: Any, step: float) -> None:
+        import jax
+
+        self.fn, self.moving, self.k, self.step = fn, moving, k, step
+        self.weights = [np.asarray(c, np.float64) for c in jax.tree.leaves(cotangent)]
+        self.value = self._at(np.zeros(np.shape(moving[k])))
+
+    def found(self, direction: np.ndarray) -> list[np.ndarray]:
+        """The numbers of x, by their flat places, that have a kink along a direction; several where only they do."""
+        waiting, places = [np.arange(direction.size)], list[np.ndarray]()
+        while waiting:
+            some = waiting.pop()
+            if not self._has_kink(self.only(direction, some)):
+                continue
+            halves = [half for half in np.array_split(some, 2) if len(some) > 1]
+            bent = [half for half in halves if self._has_kink(self.only(direction, half))]
+            waiting += bent
+            places += [] if bent else [some]
+        return sorted(places, key=lambda place: int(place[0]))
+
+    def only(self, direction: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """The direction of some numbers, the others at rest."""
+        kept = np.zeros(direction.size)
+        kept[place] = direction.ravel()[place]
+        return kept.reshape(direction.shape)
+
+    def between(self, direction: np.ndarray) -> tuple[float, float, float]:
+        """The lowest and the highest slope that is right along a direction, and the error of both."""
+        left, right, error = self._sides(direction)
+        low, high = sorted((float(left.sum()), float(right.sum())))
+        return low, high, float(error.sum())
+
+    def nearby(self, direction: np.ndarray) -> tuple[float, float, float]:
+        """The lowest and the highest slope where several kinks meet in x, as of a ReLU network at a token of zeros.
+
+        There places nearby have other slopes than the two sides, and each number of the result takes any of them for
+        itself. Where only one kink is, it is what ``between`` says.
+        """
+        left, right, error = self._sides(direction)
+        rng, slopes, short = np.random.default_rng(0), [left, right], self.step / 16  # a step crosses no kink nearby
+        for _ in range(NEAR_PLACES):
+            size = 8 * self.step * max(1.0, float(np.abs(direction).max()))
+            away = [x + size * rng.standard_normal(np.shape(x)) for x in self.moving]
+            slopes.append(
+                difference(self._at(short * direction, away), self._at(-short * direction, away)) / (2 * short)
+            )
+        sums, margin = np.sum(slopes, axis=1), float(np.abs(right - left).sum()) / 10 + float(error.sum())
+        several = (np.minimum(np.abs(sums - sums[0]), np.abs(sums - sums[1])) > margin).any()
+        if not several:
+            return self.between(direction)
+        return float(np.min(slopes, axis=0).sum()), float(np.max(slopes, axis=0).sum()), float(error.sum())
+
+    def _has_kink(self, direction: np.ndarray) -> bool:
+        left, right, error = self._sides(direction)
+        return bool((np.abs(right - left) > CLEAR * error).any())
+
+    def _sides(self, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The slopes to the left and to the right of each weighed number of the result, and their error."""
+        size = np.where(np.isfinite(self.value), np.abs(self.value), 0)
+        slopes, error = [], ROUNDINGS * np.finfo(np.float64).eps * 4 * sum(map(abs, ONE_SIDED[4])) * size / self.step
+        for sign in (-1, 1):
+            moves = [sign * difference(self._at(sign * k * self.step * direction), self.value) for k in (1, 2, 3, 4)]
+            high, low = (sum(w * x for w, x in zip(ONE_SIDED[order], moves, strict=False)) for order in (4, 3))
+            slopes.append(np.asarray(high) / self.step)
+            error = error + np.abs(high - low) / self.step
+        return slopes[0], slopes[1], error
+
+    def _at(self, move: np.ndarray, moving: list[Any] | None = None) -> np.ndarray:
+        """Every number of the result there, weighed, in one row."""
+        import jax
+
+        given = list(self.moving if moving is None else moving)
+        given[self.k] = given[self.k] + move
+        results = jax.tree.leaves(self.fn(*given))
+        rows = [(c * np.asarray(y, np.float64)).ravel() for c, y in zip(self.weights, results, strict=True)]
+        return np.concatenate(rows)
+
+
 def _told(what: str, got: float, value: float, allowed: float) -> str:
     ratio = f", {got / value:.4g} times as large" if abs(value) > allowed else ""
     numbers = f"{got:.12g}, by differences {value:.12g}, allowed ± {allowed:.1e}"
@@ -137,7 +220,7 @@ def _judged(
             return told, moved
     except _NotSmooth as error:
         told, moved, bent = [], True, error
-    corners = Corners(problem.at, problem.moving, k, problem.cotangent, step)
+    corners = _Corners(problem.at, problem.moving, k, problem.cotangent, step)
     places = corners.found(direction)
     if not places and bent is not None:
         raise bent
@@ -160,7 +243,7 @@ def _off(
 
 
 def _off_at(
-    corners: Corners, problem: _Problem, place: np.ndarray, direction: np.ndarray, found: dict[str, list[np.ndarray]]
+    corners: _Corners, problem: _Problem, place: np.ndarray, direction: np.ndarray, found: dict[str, list[np.ndarray]]
 ) -> list[str]:
     """Tell what is wrong at a kink, of one number or of those that have it together."""
     way = corners.only(direction, place)

@@ -16,9 +16,9 @@ from ..conventions.table import ASKS
 from ..judge.trial import Trial
 from ..judge.verdicts import RIGHT
 from ..report.outcomes import Outcome
-from . import by_probing, packs
+from . import by_probing
 from .by_running import is_called_once, is_late, until_the_end_of, with_case
-from .hypothesis import Hypothesis, is_right, of_table, pairs_of
+from .hypothesis import OF_PACKS, Hypothesis, is_right, of_table, pairs_of
 
 MOST_LEVELS = 3  # reasons that come on top of each other
 REFUTING_PAIRS = 2**20  # of a green case that may refute, and of a call that is tried with two values at once
@@ -122,7 +122,7 @@ def _by_one_value(
     """Add reasons for the cases that have none, of one value; then of what comes on top of the first of all reasons."""
     every, left = list(found), _without_reason(trials, found)
     first = next((hypothesis for hypothesis, _ in found if hypothesis.values), None)
-    hypotheses: list[Hypothesis] = [*table, *packs.HYPOTHESES]
+    hypotheses: list[Hypothesis] = [*table, *OF_PACKS]
     for level in range(MOST_LEVELS):
         first = None if level else first
         for hypothesis, names in _of_level(left, hypotheses, greens):
