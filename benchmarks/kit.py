@@ -268,7 +268,7 @@ def until_first(argv: list[str]) -> None:
     from attendax.conformance.cases.how import DEAR_PAIRS, PLAINEST
     from attendax.conformance.command.arguments import how_of, implementation
     from attendax.conformance.command.options import add_arguments
-    from attendax.conformance.report.outcome import KnownFailures
+    from attendax.conformance.report.known_failures import KnownFailures
     from attendax.conformance.run.budget import Budget
     from attendax.conformance.run.run import Run, Telling
     from attendax.conformance.worker.calling import subject_of

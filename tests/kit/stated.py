@@ -1,7 +1,5 @@
 """``check`` of a function of the protocol of which a test states what users have described: it is judged as it is."""
 
-import functools
-
 from attendax import conformance
 from attendax.conformance import Implementation, checking
 from attendax.conformance.cases.how import How, drawn
@@ -20,4 +18,8 @@ def check(fn, **given):
     how = How(**{"profile": "numbers"} | asked | {x: tuple(asked.get(x, ())) for x in ("require", "claims")}).checked()
     only, level, known = (given.pop(*x) for x in (("only", ()), ("level", "everything"), ("known_failures", None)))
     tell, keep = Telling(given.pop("progress", None)), isinstance(fn, Implementation)
-    return checking.judged(functools.partial(implement, fn, **given), how, only, level, known, tell, keep=keep)
+
+    def make(how):
+        return implement(fn, how=how, **given), None
+
+    return checking.judged(make, how, only, level, known, tell, keep=keep)

@@ -6,7 +6,6 @@ import subprocess
 import pytest
 
 from attendax.conformance import check
-from attendax.conformance.worker.foreign import path_of
 from places import ROOT
 
 HOME = ROOT / "docs" / "examples" / "c"
@@ -63,7 +62,7 @@ def built(tmp_path_factory):
             warn = ["-Wall", "-Werror"] if not replaced else []
             files = [str(folder / "attention.c"), str(HOME / "program.c")]
             subprocess.run([COMPILER, *warn, "-O2", "-I", str(HOME), "-o", str(out), *files, "-lm"], check=True)
-        return path_of(program=f"{out} {{case}}")
+        return f"exec:{out} {{case}}"
 
     return build
 

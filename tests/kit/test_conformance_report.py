@@ -11,7 +11,7 @@ import pytest
 
 from attendax.conformance import CASES, Finding, Outcome, Report, Verdict
 from attendax.conformance.report.markdown import markdown
-from attendax.conformance.report.outcome import Cause, Harm, times
+from attendax.conformance.report.outcomes import Cause, Harm, times
 from attendax.conformance.report.summary import terminal
 from places import ROOT
 from planted import by_law

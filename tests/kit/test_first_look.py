@@ -9,7 +9,7 @@ from attendax.conformance import Verdict
 from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How
 from attendax.conformance.diagnoses import diagnosed, first_look
-from attendax.conformance.report.outcome import KnownFailures
+from attendax.conformance.report.known_failures import KnownFailures
 from attendax.conformance.run.budget import CALL_FACTOR, FIRST_HANG_SECONDS, HANG_SECONDS, Budget, Patience
 from attendax.conformance.run.run import Run, Telling, judge
 from attendax.conformance.worker import place

@@ -16,12 +16,14 @@ import pytest
 import dying
 from attendax.conformance import CASES, Verdict
 from attendax.conformance.cases import how
-from attendax.conformance.cases.how import How
+from attendax.conformance.cases.how import How, forever
 from attendax.conformance.command.output import Status
+from attendax.conformance.diagnoses.by_running import SEARCH_PARTS, Looking
 from attendax.conformance.frameworks.text import text_of
 from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
-from attendax.conformance.report.outcome import KnownFailures, Outcome, coverage
-from attendax.conformance.run.budget import NEARLY, PHASES, SEARCH_PARTS, Budget
+from attendax.conformance.report.known_failures import KnownFailures
+from attendax.conformance.report.outcomes import Outcome, coverage
+from attendax.conformance.run.budget import NEARLY, PHASES, Budget
 from attendax.conformance.run.run import Run, Telling
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import subject_of
@@ -109,11 +111,13 @@ class TestTheBudget:
     def test_each_part_of_a_phase_leaves_the_rest(self, simulated):
         budget = Budget(How(budget=10.0))
         budget.watch(NOTHING, How(budget=10.0))
-        whole, left = budget.left_of("causes", wrong=True), budget.parts_of("causes")
+        whole = budget.left_of("causes", wrong=True)
+        looking, endless = Looking(60.0, lambda: budget.left_of("causes", wrong=True)), Looking(60.0, forever)
         simulated.take(cores=2)
-        assert left() == left("names") == pytest.approx(whole - 2)
-        assert left("search") == pytest.approx(SEARCH_PARTS["search"] * whole - 2)
-        assert Budget(How(thorough=True)).parts_of("causes")("search") == float("inf")
+        assert looking.left() == pytest.approx(whole - 2)
+        looking.part = endless.part = "search"
+        assert looking.left() == pytest.approx(SEARCH_PARTS["search"] * whole - 2)
+        assert endless.left() == float("inf")
 
     def test_a_case_may_take_a_third(self, simulated):
         budget = Budget(How(budget=10.0))

@@ -12,7 +12,7 @@ from attendax.cli import main
 from attendax.conformance import CASES, check
 from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
-from attendax.conformance.worker.foreign import implementation, path_of
+from attendax.conformance.worker.foreign import implementation
 
 RIGHT = """
     import numpy as np
@@ -95,7 +95,7 @@ def program(tmp_path):
 
 
 def judged(command, only=("plain",), **asked):
-    return check(path_of(program=command), only=only, level="forward", **QUICK | asked)
+    return check(f"exec:{command}", only=only, level="forward", **QUICK | asked)
 
 
 def test_a_right_program(program):
@@ -147,7 +147,7 @@ def test_no_remedy_that_the_command_refuses(program):
 def test_nothing_of_a_case_says_what_is_right(program, tmp_path):
     """No name of the case, seed, tolerance; and the shape of each result that is asked for."""
     text = f"import shutil; shutil.copytree(folder, {str(tmp_path / 'seen')!r}, dirs_exist_ok=True)\n"
-    made = implementation(path_of(program=program(text + ZEROS)))
+    made = implementation(f"exec:{program(text + ZEROS)}")
     case = next(case for case in CASES if case.name == "mask (T, S)")
     assert judge(made, case, How(3)).verdict == "wrong"
     case = json.loads((tmp_path / "seen/case.json").read_text())
@@ -197,5 +197,5 @@ def test_a_reproduction_names_the_program(program):
 
 
 def test_in_this_process(program):
-    made = implementation(path_of(program=program(RIGHT)))
+    made = implementation(f"exec:{program(RIGHT)}")
     assert check(made, only=["plain"], level="forward", **QUICK).ok

@@ -57,9 +57,8 @@ NODE = shutil.which("node")
 def test_a_program_for_node(tmp_path, monkeypatch, capfd):
     """Written from the page alone."""
     from attendax.conformance import check
-    from attendax.conformance.worker.foreign import path_of
 
-    path = path_of(program=f"{NODE} {EXAMPLES / 'attention.mjs'} {{case}}")
+    path = f"exec:{NODE} {EXAMPLES / 'attention.mjs'} {{case}}"
     only = ["mask (B, 1", "grouped heads", "lse, masked", "empty row by a mask", "bias (T, S)"]
     report = check(path, only=only, level="forward", profile="robust", budget=0, repeat=1, seed=2)
     assert report.ok, report

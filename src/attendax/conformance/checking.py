@@ -17,7 +17,7 @@ from .contract.understanding import Settled, Understood, understood
 from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
 from .report import Report
-from .report.outcome import KnownFailures
+from .report.known_failures import KnownFailures
 from .run.budget import Budget
 from .run.run import Run, Telling
 from .run.run import judge as judge
@@ -25,6 +25,7 @@ from .worker.calling import subject_of
 from .worker.place import implement
 
 NOTHING = Settled()
+Described = tuple[Implementation, Understood | None]
 CALLED_THERE = {"names": "rename"}  # settings by the names of their options
 
 
@@ -88,9 +89,9 @@ def check(
     refuse_left("check", left)
     settled = Settled.by(expect or {}, tuple(ignore), contract or "")
     make = functools.partial(implement, fn, name=name, device=device, in_process=in_process)
-    describe = functools.partial(understood, fn, settled, in_process=in_process)
-    more: dict[str, Any] = {"keep": isinstance(fn, Implementation), "settled": settled, "describe": describe}
-    return judged(make, how, only, level, known_failures, Telling(progress), **more)
+    by = functools.partial(by_description, make, fn, settled, in_process=in_process)
+    keep = isinstance(fn, Implementation)
+    return judged(by, how, only, level, known_failures, Telling(progress), keep=keep, settled=settled)
 
 
 def refuse_left(name: str, settings: Iterable[str]) -> None:
@@ -101,32 +102,35 @@ def refuse_left(name: str, settings: Iterable[str]) -> None:
         raise TypeError(f"{name}: {said}")
 
 
-def judged(
-    make: Callable[..., Implementation], how: How, only: Iterable[str] | None, level: str, known_failures: str | None,
-    tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False,
-    describe: Callable[[], Understood | None] = lambda: None, settled: Settled = NOTHING,
-) -> Report:  # fmt: skip
-    """The report on what ``make(how=...)`` gives, whose process ends then unless that is to be kept.
+def by_description(
+    make: Callable[..., Implementation], fn: Any, settled: Settled, *, in_process: bool = False, **more: Any
+) -> Described:
+    """The function that ``make`` makes, by its description if it has one, and that."""
+    found = understood(fn, settled, in_process=in_process)
+    try:
+        if found:
+            settled.refuse_unknown(found.names)
+        return make(**more, **settled.settings(found)), found
+    except BaseException:
+        if found:
+            found.subject.close()
+        raise
 
-    It is described first by ``describe``, and called as its contract says.
-    """
+
+def judged(
+    make: Callable[..., Described], how: How, only: Iterable[str] | None, level: str, known_failures: str | None,
+    tell: Telling, *, begun: float | None = None, name: str = "", keep: bool = False, settled: Settled = NOTHING,
+) -> Report:  # fmt: skip
+    """The report on what ``make(how=...)`` gives, whose process ends then unless that is to be kept."""
     budget = Budget(how, begun)
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     known = KnownFailures.read(known_failures)
     tell.begins(f"importing {name}", budget.left)
     try:
-        found = describe()
+        made, found = make(how=how._replace(left=budget.left))
     except NoFormula as error:
         asked = how.dtype, how.seed, level
         return Report(name or error.path, "", "", (), *asked, profile=how.profile, unsettled=(str(error),))
-    try:
-        if found:
-            settled.refuse_unknown(found.names)
-        made = make(how=how._replace(left=budget.left), **settled.settings(found))
-    except BaseException:
-        if found:
-            found.subject.close()
-        raise
     try:
         report = Run(made, how, budget, known, tell).report(only, level)
         return found.told(report, settled) if found else report
@@ -175,8 +179,6 @@ def assert_conforms(
         made, found = _implement_once(fn, how, settings | {"in_process": in_process}, settled)
     except NoFormula as error:
         raise AssertionError(str(error)) from error
-    if found:
-        settled.refuse_unknown(found.names)
     outcomes = [judge(made, one, how) for one in alone(made, [case], how)]
     outcome = next((outcome for outcome in outcomes if outcome.verdict.fails), outcomes[0])
     case, finding = outcome.case, outcome.finding
@@ -190,19 +192,19 @@ def assert_conforms(
     return finding
 
 
-Kept = tuple[Implementation, Understood | None]
-_last: list[tuple[Any, dict[str, Any], Kept]] = []
+_last: list[tuple[Any, tuple[dict[str, Any], Settled], Described]] = []
 
 
-def _implement_once(fn: Any, how: How, settings: dict[str, Any], settled: Settled) -> Kept:
+def _implement_once(fn: Any, how: How, settings: dict[str, Any], settled: Settled) -> Described:
     """The function as it is described and called, kept for its next case: finding that out needs some calls."""
-    if not (_last and _last[0][0] is fn and _last[0][1] == settings):
+    given = settings, settled
+    if not (_last and _last[0][0] is fn and _last[0][1] == given):
         for _, _, (done, _) in _last:
             subject_of(done).close()
         _last.clear()
-        found = understood(fn, settled, in_process=settings["in_process"])
-        made = implement(fn, **settings, **settled.settings(found))
-        _last[:] = [(fn, settings, (as_found(made, CASES, how), found))]
+        make = functools.partial(implement, fn, **settings)
+        made, found = by_description(make, fn, settled, in_process=settings["in_process"])
+        _last[:] = [(fn, given, (as_found(made, CASES, how), found))]
     return _last[0][2]
 
 

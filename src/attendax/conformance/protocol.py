@@ -169,16 +169,6 @@ def read_results(folder: str, most: int) -> Leaves | tuple[str, list[Any]]:
     return found
 
 
-def read_json(file: str, what: str = "", again: str = "") -> Any:
-    """Read a file of the user; raises ValueError that says ``what`` it is, and how to write it ``again``."""
-    try:
-        with open(file, encoding="utf-8") as text:
-            return json.load(text)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
-        raise ValueError(f"check: {what}{file} cannot be read: {why}{again}") from error
-
-
 def read_array(path: str, most: int) -> np.ndarray:
     """An array that somebody else wrote; raises ValueError where it is none, not real, torn or too large."""
     name = os.path.basename(path)

@@ -18,10 +18,10 @@ TIMEOUT = 60.0  # seconds of a case
 SEEDS = 10**9
 
 
-Left = Callable[..., float]  # the seconds that are left of something, or of a part of it; 0 or less when it is over
+Left = Callable[[], float]  # the seconds that are left of something; 0 or less when it is over
 
 
-def forever(_part: str = "") -> float:
+def forever() -> float:
     """Give the seconds that are left without a limit."""
     return math.inf
 

@@ -14,7 +14,6 @@ from ..adapters.implementation import Implementation
 from ..cases.how import How
 from ..contract.understanding import Settled
 from ..conventions.table import TABLE
-from ..worker import foreign
 from ..worker.place import implement
 from .options import REPORTS
 
@@ -24,13 +23,11 @@ OUR_PREFIXES = ("check: ", "check_model: ")  # errors that say what the user has
 
 def target(args: argparse.Namespace) -> str | None:
     """The path of the function that is judged."""
-    given = {"FUNCTION": args.target} | {f"--{name}": getattr(args, name) for name in ("exec", "onnx")}
-    named = [name for name, x in given.items() if x is not None]
+    paths = {"FUNCTION": args.target, "--exec": f"exec:{args.exec}", "--onnx": f"onnx:{args.onnx}"}
+    named = [name for name, x in zip(paths, (args.target, args.exec, args.onnx), strict=True) if x is not None]
     if len(named) > 1:
         raise Refusal(f"name one of {' and '.join(named)}")
-    if named in ([], ["FUNCTION"]):
-        return args.target
-    return foreign.path_of(program=args.exec, onnx=args.onnx)
+    return paths[named[0]] if named else None
 
 
 def how_of(args: argparse.Namespace) -> How:

@@ -24,12 +24,12 @@ from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..protocol import SCHEMA, write_results
-from ..report.outcome import KnownFailures, number_of
-from ..report.outcomes import versions
+from ..report.known_failures import KnownFailures
+from ..report.outcomes import number_of, versions
 from ..run.budget import Budget
 from ..run.run import Run
 from ..worker.folders import INDEX, NO_FOLDER, Recorder, read_index
-from ..worker.foreign import of_answers, path_of
+from ..worker.foreign import of_answers
 from ..worker.place import here
 from .arguments import how_of, refuse_unwritable, refusing, settled
 from .options import CASE_OPTIONS, WRITTEN, add
@@ -118,7 +118,7 @@ def _judge(args: argparse.Namespace) -> int:
     refuse_unwritable(args)
     vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in RUN_KEYS})
     vars(args).update(ignore=None, contract=None)
-    made = here(path_of(folder=args.folder), lacks=lacking(args.lacks), **settled(args).settings(None))
+    made = here(f"folder:{args.folder}", lacks=lacking(args.lacks), **settled(args).settings(None))
     how, known = how_of(args), KnownFailures.read(args.known_failures)
     with live(quiet=args.quiet) as tell:
         report = Run(made, how, Budget(how), known, tell).report(args.only or (), args.level)

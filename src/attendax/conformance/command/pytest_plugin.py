@@ -1,6 +1,7 @@
 """``pytest --attention=module:function``: a test for each case. ``attendax_pytest`` has the options and loads this."""
 
 import argparse
+import functools
 import math
 import pickle
 import shlex
@@ -14,12 +15,11 @@ import pytest
 
 from ..cases import Case
 from ..cases.how import How, drawn
-from ..checking import judge
-from ..contract.understanding import understood
+from ..checking import by_description, judge
 from ..judge.asking import asked, chosen
 from ..judge.judging import rule_of
 from ..judge.verdicts import Verdict
-from ..report.outcome import KnownFailures
+from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, Outcomes
 from ..run.run import repeated
 from ..worker.calling import subject_of
@@ -85,11 +85,9 @@ class AttentionCollector(pytest.Collector):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self.settled = settled(args)
-                self.understood = understood(self.name, self.settled, in_process=args.in_process)
-                if self.understood:
-                    self.settled.refuse_unknown(self.understood.names)
-                more = {"in_process": args.in_process, "device": args.device, **self.settled.settings(self.understood)}
-                made = implement(self.name, how=self.how, **more)
+                given = {"in_process": args.in_process, "device": args.device, "how": self.how}
+                make = functools.partial(implement, self.name, **given)
+                made, self.understood = by_description(make, self.name, self.settled, in_process=args.in_process)
                 self.made, cases, _ = asked(made, only, args.level, self.how)
         except Exception as error:
             words = str(error).removeprefix("check: ") or type(error).__name__

@@ -7,7 +7,6 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from attendax import extras
 from attendax.exits import Refusal
@@ -17,8 +16,7 @@ from ..adapters.implementation import Implementation
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
-from ..checking import judged
-from ..contract.understanding import understood
+from ..checking import by_description, judged
 from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
@@ -62,14 +60,13 @@ def _run(args: argparse.Namespace) -> int:
     arguments.refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)
-    how, make = how_of(args), functools.partial(arguments.implementation, args)
+    how, settled = how_of(args), arguments.settled(args)
+    make = functools.partial(arguments.implementation, args)
+    by = functools.partial(by_description, make, args.target, settled, in_process=args.in_process)
     asked = args.only or (), args.level, args.known_failures
-    settled = arguments.settled(args)
-    describe = functools.partial(understood, args.target, settled, in_process=args.in_process)
     try:
         with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
-            more: dict[str, Any] = {"name": args.target, "describe": describe, "settled": settled}
-            report = judged(make, how, *asked, tell, begun=args.called, **more)
+            report = judged(by, how, *asked, tell, begun=args.called, name=args.target, settled=settled)
     except (Unusable, Refusal) as error:
         if isinstance(error, Unusable) or error.__cause__ is not None:  # it is the function that raised
             finding = Finding(Verdict.TIMEOUT if "no answer in" in str(error) else Verdict.CRASH, one_line(error))
@@ -97,9 +94,8 @@ def _list_cases(args: argparse.Namespace) -> int:
 def _reproduce(args: argparse.Namespace) -> int:
     how = how_of(args)
     with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as after:
-        settled = arguments.settled(args)
-        found = understood(args.target, settled, in_process=args.in_process)
-        made = arguments.implementation(args, how, **settled.settings(found))
+        make, settled = functools.partial(arguments.implementation, args, how), arguments.settled(args)
+        made, _ = by_description(make, args.target, settled, in_process=args.in_process)
         after.callback(subject_of(made).close)
         taken, case = _as_printed(made, args.reproduce, how)
         outcome = judge(taken, case, how._replace(claims=(case.claim,)))  # who names a case asks it

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import contextvars
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,12 +36,26 @@ PRODUCTS = f"query.reshape(-1, *query.shape[-2:]) @ {ROWS_OF_KEYS}.swapaxes(-1, 
 REACHES = (("query", "query"), ("key", "key"), ("value", "value"), (PRODUCTS, "query"))  # of what, and what is scaled
 
 
+SEARCH_PARTS = {  # of the time in which causes are looked for, each with the share by which it ends
+    "calls again": 0.40,
+    "search": 0.75,
+    "telling apart": 0.90,
+    "names": 1.00,
+}
+
+
 class Looking:
-    """The time in which causes are looked for."""
+    """The time in which causes are looked for: a phase of a run, and the part of it that goes on."""
 
     def __init__(self, seconds: float, left: Left) -> None:
-        self.seconds, self.left = seconds, left  # that calls may take in all, and that a part of the budget has
-        self.part = "names"
+        """``seconds`` that calls may take in all, and those that are ``left`` of the phase, which begins now."""
+        self.seconds, self.part = seconds, "names"
+        self._of_phase, self._whole = left, max(left(), 0.0)
+
+    def left(self) -> float:
+        """Seconds until the part is over."""
+        rest = 0.0 if math.isinf(self._whole) else (1 - SEARCH_PARTS[self.part]) * self._whole
+        return self._of_phase() - rest
 
 
 _looking: contextvars.ContextVar[Looking] = contextvars.ContextVar("the time in which causes are looked for")
@@ -70,7 +85,7 @@ def until_the_end_of(part: str) -> Iterator[None]:
 def is_late() -> bool:
     """Tell whether there is no time to look for anything else."""
     looking = _looking.get(None)
-    return looking is not None and looking.left(looking.part) <= 0
+    return looking is not None and looking.left() <= 0
 
 
 def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = None) -> Leaves | None:

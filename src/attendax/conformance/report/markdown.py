@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ..judge.verdicts import Verdict
-from .outcome import KINDS, Cause, Outcome
-from .outcomes import LAWS, Outcomes
+from .outcomes import KINDS, LAWS, Cause, Outcome, Outcomes
 from .summary import about, clean, summary
 
 MEASURED = {"error": "worst error", "allowed": "allowed", "of allowed": "of allowed"}

@@ -107,12 +107,7 @@ def _lines(call: str, then: str, collected: str, case: Case, finding: Finding) -
     if judge in OF_TWO:
         return _two_calls(call, then if judge == "same_rows" else "", collected, case, finding)
     if judge == "after_others":
-        first = [
-            "kept = arrays, options",
-            *case.changed.splitlines(),
-            collected,
-            f"{call}  # nothing of it may be kept",
-        ]
+        first = ["kept = arrays, options", case.changed, collected, f"{call}  # nothing of it may be kept"]
         return [*first, "arrays, options = kept", f"got = {call}", *_assertion(finding)]
     if judge == "held" and finding.leaf is not None and CHANGES in said:
         leaves = (finding.leaf, f"held {finding.leaf.removeprefix('grad ')}")

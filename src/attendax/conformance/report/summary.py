@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ..cases import PROFILES, kinds, profiles
 from ..cases.case import FORWARD
 from ..judge.verdicts import Verdict
-from .outcome import LEFT, Cause, Harm, number_of
-from .outcomes import MODEL_LAWS, Outcomes
+from .outcomes import LEFT, MODEL_LAWS, Cause, Harm, Outcomes, number_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,8 +84,8 @@ def _reasons(report: Outcomes) -> str:
     told = f", for {least}{number_of(len(report.causes), 'reason')}" if report.causes else ""
     late = [cause for cause in report.causes if cause.lacks_time]
     number = number_of(sum(len(cause.cases) for cause in late), "fault")
-    return (
-        f"{told}; no time was left to find the reason of {number}:{late[0].remedy.partition(':')[2]}" if late else told
+    return told + (
+        f"; no time was left to find the reason of {number}:{late[0].remedy.partition(':')[2]}" if late else ""
     )
 
 
@@ -138,23 +137,16 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[StyledLine]:
         yield 0, ("defect: ", "bold red"), (words, "bold")
     for words in report.unsettled:
         yield 0, ("unsettled: ", "bold red"), (words, "bold")
-    for number, cause in enumerate(report.causes[:MOST_CAUSES], start=1):
+    for place, cause in enumerate(report.causes[:MOST_CAUSES], start=1):
         law, words = _law_and_words(cause)
-        yield 0, (f"{number}. {cause.harm.value}{f' ({law})' if law else ''}: ", "bold red"), (words, "bold")
+        yield 0, (f"{place}. {cause.harm.value}{f' ({law})' if law else ''}: ", "bold red"), (words, "bold")
         yield 3, (_told(cause, report), "dim")
         if cause.remedy:
-            clears = (
-                f" clears {number_of(cause.tried, 'case')}" if cause.tried and cause.remedy.startswith("--") else ""
-            )
-            yield 3, (cause.remedy, "cyan"), (clears, "")
+            number = cause.tried if cause.remedy.startswith("--") else 0
+            yield 3, (cause.remedy, "cyan"), (f" clears {number_of(number, 'case')}" if number else "", "")
         if not scripts and any(o.case.name == cause.cases[0] and o.reproduction for o in report.failures):
-            yield (
-                3,
-                (
-                    f"For a script that shows it, add --seed {report.seed} --reproduce {shlex.quote(cause.cases[0])}",
-                    "dim",
-                ),
-            )
+            options = f"--seed {report.seed} --reproduce {shlex.quote(cause.cases[0])}"
+            yield 3, (f"For a script that shows it, add {options}", "dim")
     if len(report.causes) > MOST_CAUSES:
         yield 0, (f"{len(report.causes) - MOST_CAUSES} more reasons: --markdown FILE has all.", "")
     for outcome in () if report.causes else report.failures[:MOST_CAUSES]:

@@ -30,12 +30,6 @@ PHASES = {  # of a run, each with the share of the budget by which it ends: if n
     "left out": (1.00, 0.92),
     "causes of all": (1.00, 1.00),
 }
-SEARCH_PARTS = {  # of a phase in which causes are looked for, each with the share of its seconds by which it ends
-    "calls again": 0.40,
-    "search": 0.75,
-    "telling apart": 0.90,
-    "names": 1.00,
-}
 CASE_SHARE = 1 / 3  # of the budget, which no case may take more of
 RESTS_SECONDS = 0.05  # seconds after which rests are looked at again: the system is asked for them
 ENOUGH = 2  # cases of the same direction that are as large, and were answered
@@ -99,16 +93,6 @@ class Budget:
     def left_of(self, phase: str, *, wrong: bool) -> float:
         """Seconds until a phase is over, of a run in which something is wrong or nothing is."""
         return self.left(PHASES[phase][wrong])
-
-    def parts_of(self, phase: str) -> Left:
-        """The seconds that are left of a phase that begins now, in which causes are looked for, or of a part of it."""
-        whole = max(self.left_of(phase, wrong=True), 0.0)
-
-        def left(part: str = "names") -> float:
-            rest = 0.0 if math.isinf(whole) else (1 - SEARCH_PARTS[part]) * whole
-            return self.left_of(phase, wrong=True) - rest
-
-        return left
 
     def of_case(self) -> Left:
         """The seconds that are left for a question that begins now."""

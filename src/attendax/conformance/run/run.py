@@ -18,7 +18,7 @@ from ..judge.asking import asked_of_ladder, asked_of_list, chosen
 from ..judge.judging import find, rule_of
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
 from ..report import Report
-from ..report.outcome import KnownFailures
+from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.calling import subject_of
@@ -139,7 +139,7 @@ class Run:
         """Look for reasons of the plainest faults, once, in a run that may end before all causes are found."""
         if self.reasons is not None or not self.faults or not self.budget.limited:
             return
-        left = self.budget.parts_of("first look")
+        left = functools.partial(self._left, "first look")
         subject_of(self.implementation).allow(self.how.patience, left)
         self.reasons = first_look(self.implementation, found, self.how._replace(left=left))
         for reason in self.reasons:
@@ -197,7 +197,7 @@ class Run:
         faults, patience = sum(outcome.verdict.fails for outcome in found), self.how.patience
         self.tell.begins("the causes of the faults" if faults else "the report", self.budget.left)
         subject_of(self.implementation).allow(patience * max(1, faults), self.budget.left)
-        rule, left = rule_of(self.implementation, self.how), self.budget.parts_of(phase)
+        rule, left = rule_of(self.implementation, self.how), functools.partial(self._left, phase)
         self.reasons = self.reasons or []
         causes = diagnosed(self.implementation, found, self.how._replace(left=left), self.reasons)
         return rule, causes, [SEARCH_CUT_SHORT] * any(cause.lacks_time for cause in causes)

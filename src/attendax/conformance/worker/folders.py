@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Leaves
-from ..protocol import SCHEMA, Told, read_json, read_results, room_for, write_case
+from ..protocol import SCHEMA, Told, read_results, room_for, write_case
 from .errors import Died, answered
 
 INDEX = "index.json"
@@ -101,7 +102,12 @@ def read_index(home: str) -> dict[str, Any]:
 
 
 def _read_json(file: str) -> dict[str, Any]:
-    told = read_json(file, again="; write it again by `attendax inputs`")
+    try:
+        with open(file, encoding="utf-8") as text:
+            told = json.load(text)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise ValueError(f"check: {file} cannot be read: {why}; write it again by `attendax inputs`") from error
     if not isinstance(told, dict) or told.get("schema") != SCHEMA:
         found = told.get("schema") if isinstance(told, dict) else None
         raise ValueError(f"check: {file} is of schema {found}, this version of attendax reads {SCHEMA}")

@@ -84,21 +84,8 @@ ANSWERS: dict[str, Callable[[str], Callable[[Told], Leaves]]] = {  # what a path
 }
 
 
-def path_of(*, program: str | None = None, folder: str | None = None, onnx: str | None = None) -> str:
-    """The path by which ``check``, ``implement`` and every command name a candidate that is not a Python function.
-
-    It is "exec:COMMAND", "folder:FOLDER" or "onnx:FILE".
-
-    Example:
-        >>> path_of(program="./attention {case}"), path_of(onnx="attention.onnx")
-        ('exec:./attention {case}', 'onnx:attention.onnx')
-    """
-    given = {"exec": program, "folder": folder, "onnx": onnx}
-    return next(f"{kind}:{x}" for kind, x in given.items() if x is not None)
-
-
 def is_path(fn: Any) -> bool:
-    """Tell whether it is such a path."""
+    """Tell whether it is a path of a candidate that is not a Python function: exec:COMMAND, onnx:FILE, folder:DIR."""
     return isinstance(fn, str) and fn.startswith(tuple(f"{kind}:" for kind in ANSWERS))
 
 
@@ -108,19 +95,9 @@ def name_of(path: str) -> str:
 
 
 def implementation(path: str, name: str | None = None) -> Implementation:
-    """Make an ``Implementation`` of a path as ``path_of`` gives it.
+    """Make an ``Implementation`` of such a path, which runs the program in the process that calls it.
 
-    Its ``attend`` runs the program in the process that calls it; ``place.implement`` of the same
-    path is the one in a process of its own.
-
-    Raises:
-        ValueError: there is no such program or model, or it cannot be read.
-        ModuleNotFoundError: onnxruntime is not installed.
-
-    Example:
-        >>> implementation("exec:./no-such-program {case}")
-        Traceback (most recent call last):
-        ValueError: check: there is no program './no-such-program': build it, or give the path of another
+    Raises ValueError if there is no such program or model, or it cannot be read.
     """
     kind, _, rest = path.partition(":")
     answer = ANSWERS[kind](rest)

@@ -8,10 +8,8 @@ import importlib.machinery
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from attendax.legible import did_you_mean
 
 from ..adapters.implementation import RANK_4, Implementation, keywords, lacking, signature, unknown
 from ..cases import CASES, Inputs
@@ -24,8 +22,6 @@ from .calling import Subject, Worker, call, subject_of
 from .errors import MAX_CHARS, Died, Failed, NoNumbers, Unusable, first_line
 
 DECLARED_SETTINGS = ("causal", "empty_rows", "lacks", "means")  # of the user; another process has no need of them
-OVERRIDES = (*DECLARED_SETTINGS, "device")  # the settings that go with an ``Implementation``
-SETTINGS = (*OVERRIDES, "fit", "layout")
 OTHER_ARRAYS = "gives arrays of another kind"
 LONGER_TIMEOUT = ": --timeout SECONDS, or timeout=, gives it longer"
 NAMED = {"fn": "the function"}
@@ -38,7 +34,6 @@ def implement(
 
     A ``worker`` that has it already is used. It raises as ``here``, or what importing the function raised.
     """
-    refuse_unknown(asked)
     how = how or How()
     asked = {k: lacking(x) if k == "lacks" else x for k, x in asked.items() if x is not None}
     if isinstance(fn, Implementation):
@@ -149,18 +144,18 @@ def here(
     """
     how = how or How()
     if isinstance(fn, Implementation):
-        return _overridden(fn, arrays, backward, settings)
+        return _overridden(fn, arrays, settings)
     if isinstance(fn, str) and foreign.is_path(fn):
-        made = _overridden(foreign.implementation(fn, name), arrays, backward, settings)
+        made = _overridden(foreign.implementation(fn, name), arrays, settings)
         return made if made.recorded else _first_that_runs([made], how, trying)
     path = fn if isinstance(fn, str) else None
     backward = resolve(backward) if isinstance(backward, str) else backward
     if fit:
         made = fitted(fit, str(name or path or name_of(fn)), str(arrays), None if path else fn)
-        return dataclasses.replace(_overridden(made, None, None, settings), layout=layout)
+        return dataclasses.replace(_overridden(made, None, settings), layout=layout)
     fn = resolve(path) if path else fn
     if isinstance(fn, Implementation):
-        return _overridden(fn, arrays, backward, settings)
+        return _overridden(fn, arrays, settings)
     if not callable(fn) or isinstance(fn, type):
         kind = f"the class {fn.__name__}" if isinstance(fn, type) else type(fn).__name__
         raise TypeError(f"check: fn got {kind}, expected a function or the path module:function of one")
@@ -209,24 +204,12 @@ def fitted(text: str, name: str, arrays: str, fn: Any = None) -> Implementation:
     return Implementation(names["adapted"], name, arrays, source=source, lacks=dict(RANK_4))
 
 
-def refuse_unknown(settings: Iterable[str]) -> None:
-    """Say which of the names is not a setting."""
-    if unknown := sorted(set(settings) - {*SETTINGS, "name", "arrays", "backward"}):
-        known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
-        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
-
-
-def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
+def _overridden(made: Implementation, arrays: str | None, settings: dict[str, Any]) -> Implementation:
     """Put the conventions that the user declares in the place of those that it has."""
-    why = "is not a Python function" if made.foreign else f"is an Implementation, for {made.arrays}"
     if arrays not in (None, made.arrays):
+        why = "is not a Python function" if made.foreign else f"is an Implementation, for {made.arrays}"
         raise ValueError(f"check: arrays got {arrays!r}, but {made.name} {why}: leave arrays out")
-    given = {k: x for k, x in (settings | {"backward": backward}).items() if x is not None}
-    if taken := [k for k in given if k not in OVERRIDES]:
-        but = f"{made.name} {why}: what goes with it is {', '.join(OVERRIDES)}"
-        raise ValueError(f"check: {taken[0]} got {given[taken[0]]!r}, but {but}")
-    lacks = {**made.lacks, **given.pop("lacks", {})}
-    return dataclasses.replace(made, lacks=lacks, **given)
+    return dataclasses.replace(made, **settings | {"lacks": {**made.lacks, **settings.get("lacks", {})}})
 
 
 def name_of(fn: Any) -> str:
