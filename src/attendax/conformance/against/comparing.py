@@ -244,18 +244,16 @@ def set_apart(a: Candidate, b: Candidate, mine: Form, theirs: Form, sizes: tuple
     names, refused = set[str](), list[str]()
     for shared, x, y in _shared(a, b, mine, theirs):
         # as it is known of one of them, or as it may be
-        known = [
-            (form, k) for form, name in ((a.form, x), (b.form, y)) for k, o in form.options.items() if o.name == name
-        ]
+        both = (a.form, x), (b.form, y)
+        known = [(form, k) for form, name in both for k, option in form.options.items() if option.name == name]
         form, key = known[0] if known else (mine, shared or PREFIX + x)
         row = OPTIONS.get(key)
         kinds = [form.options[key].form] if known else GUESSES.get(key, row.kinds if row else ("",))
         how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
         for kind in kinds:
             named = (mine, x, a), (theirs, y, b)
-            one, other = (
-                _alone(held, key, Option(name, kind_of(key, kind, by.fn.names)), how) for held, name, by in named
-            )
+            options = ((held, Option(name, kind_of(key, kind, by.fn.names))) for held, name, by in named)
+            one, other = (_alone(held, key, option, how) for held, option in options)
             asked = [probe for probe in examples.cases(one, sizes, alone=True) if key in probe.options]
             if key.startswith(PREFIX) and not examples.answered(a.by(one), asked, key):
                 asked = list(examples.with_arrays(key))

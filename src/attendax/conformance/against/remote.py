@@ -33,13 +33,8 @@ LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAF_NAMES = ("out", "lse")
 PERHAPS = "found"  # of a result that is a tuple, whatever others are
 OUT_LAST = "found[::-1]"
-CONTAINERS = (
-    "",
-    PERHAPS,
-    "found.values()",
-    "vars(found).values()",
-    OUT_LAST,
-)  # of an array, a tuple, ..., a tuple whose second is the result
+# of an array, a tuple, ..., a tuple whose second is the result
+CONTAINERS = "", PERHAPS, "found.values()", "vars(found).values()", OUT_LAST
 OBJECT = "types.SimpleNamespace"  # an argument that is one
 CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 Results = tuple[np.ndarray, ...]

@@ -78,8 +78,8 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = NUM_HEADS) -> Com
 
     Args:
         a, b: functions of (query, key, value, ...), in any layout and with keywords of any name that is known; or
-            the paths of such, "module:function", "exec:COMMAND", "onnx:FILE", or the names of adapters that
-            ship. A path, and a function that a module has, runs in a process of its own.
+            the paths of such, "module:function", "exec:COMMAND" or "onnx:FILE". A path, and a function that a
+            module has, runs in a process of its own.
         layers: whether they are functions of (params, x) instead; ``layers.shapes`` has the names of the weights.
         heads: of the layers.
 

@@ -175,9 +175,8 @@ def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
     for outcome in faults.left:
         if harm_of(outcome) is Harm.CRASH:
             groups[re.sub(r"\d+", "#", outcome.finding.message)].append(outcome)
-    right = (
-        set[str]().union(*(_traits(o.case) for o in faults.outcomes if o.verdict is Verdict.OK)) if groups else set()
-    )
+    passed = [o.case for o in faults.outcomes if o.verdict is Verdict.OK] if groups else []
+    right = set[str]().union(*map(_traits, passed))
     for outcomes in groups.values():
         lack = min(_shared([o.case for o in outcomes]) - right, key=lambda trait: (trait in OPTIONS, trait), default="")
         lack = lack if lack and _raises_when_short(outcomes, implementation, how) else ""

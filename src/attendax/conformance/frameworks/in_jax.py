@@ -10,7 +10,7 @@ import numpy as np
 from .shared import after_more_calls, afterwards, by_hand, called, chunked, closing, loss_of, stepped
 
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
-stack, concat, ints, asarray = jnp.stack, jnp.concatenate, jnp.int32, jnp.asarray
+asarray = jnp.asarray
 WIDE = 'jax.config.update("jax_enable_x64", True)'
 WAYS = {"not compiled": ("", "eager", None), "gradient checkpointing": ("recomputed", None, "gradient")}
 

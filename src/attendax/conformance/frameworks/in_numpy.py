@@ -8,7 +8,7 @@ import numpy as np
 from .shared import after_more_calls, afterwards, called, changed, chunked, filled, freed
 
 HEADER = "from functools import partial\n\nimport numpy as np"
-stack, concat, ints, asarray = np.stack, np.concatenate, np.int32, np.asarray
+asarray = np.asarray
 WIDE = ""
 wide = placed = contextlib.nullcontext  # it keeps float64, and its arrays are where they are
 # Of running a model: what is done to it, and the functions for its results and its gradient.

@@ -10,7 +10,6 @@ import torch
 from .shared import after_more_calls, afterwards, by_hand, called, changed, chunked, closing, freed, loss_of, memory
 
 HEADER = "import contextlib\nimport functools\n\nimport numpy as np\nimport torch"
-stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
 WIDE = ""
 wide = contextlib.nullcontext  # it keeps float64
 WAYS = {

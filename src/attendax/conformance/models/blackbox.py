@@ -255,10 +255,6 @@ class Model:
             raise Died("answered what cannot be read: no out.npy")
         return found["out"], [leaf.removeprefix(WROTE) for leaf in wrote]
 
-    def vectors(self, tokens: np.ndarray) -> np.ndarray:
-        """The vectors (B, T, M) that tokens stand for."""
-        return vectors(int(self.lines["width"]))[tokens]
-
     @property
     def visible(self) -> Sees:
         """The tokens that a position sees in a layer."""

@@ -101,10 +101,10 @@ class Runner(Subject):
 
     def answer(self, request: Computation) -> Leaves:
         """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy; and marks of the arrays it wrote to."""
+        if request.read == PARTS:
+            return {"out": self._parts(request)}
         if request.read:
-            return {
-                "out": self._parts(request) if request.read == PARTS else self.weights.get(request.read, np.zeros(0))
-            }
+            return {"out": self.weights.get(request.read, np.zeros(0))}
         as_given = np.int64 if self.arrays == "torch" else np.int32  # which ``per_position`` leaves as they are
         own = {name: x.copy() for name, x in request.options.items()}
         request = request._replace(tokens=request.tokens.astype(as_given), options=own)
@@ -214,12 +214,8 @@ def script(model: Model, law: Law, found: Found) -> str:
     asked = {"one": (evidence.one, evidence.at), "other": (evidence.other, evidence.beside)}
     if evidence.kind in ("finite", "zero", "some"):
         del asked["other"]
-    parts = [
-        about,
-        header,
-        *_driver(model, [x for x, _ in asked.values() if isinstance(x, Computation)]),
-        "# the inputs",
-    ]
+    requests = [x for x, _ in asked.values() if isinstance(x, Computation)]
+    parts = [about, header, *_driver(model, requests), "# the inputs"]
     ending = ENDINGS[evidence.kind].format(allowed=evidence.allowed)
     if evidence.kind == "mean" and isinstance(plain := evidence.one, Computation):
         drawn = evidence.other

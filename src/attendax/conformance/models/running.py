@@ -15,7 +15,7 @@ from attendax import spec
 from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
 from ..worker.errors import Failed
-from .blackbox import WEIGHT_NAMES, Computation, Model, fitting, told
+from .blackbox import WEIGHT_NAMES, Computation, Model, fitting, told, vectors
 from .seen import MEASURED_TOKENS, pairs_seen
 from .texts import ORDER_TEXTS, REAL, TOKENS, counted, padded
 from .trial import FINE, SIDES, WIDE, Answers, Evidence, Found, ask, beside_rounding, fault, not_a_number, true
@@ -245,7 +245,7 @@ def by_definition(trial: Answers, tokens: np.ndarray, real: np.ndarray) -> np.nd
     weights = {name: trial.ask(Computation(tokens[:1, :1], read=name)) for name in WEIGHT_NAMES}
     known = {name: x for name, x in weights.items() if x.size}
     count = int(known["num_heads"])
-    inputs = trial.model.vectors(tokens).astype(np.float64)
+    inputs = vectors(int(trial.model.lines["width"]))[tokens].astype(np.float64)
     groups = known["W_K"].shape[-1] * count // known["W_Q"].shape[-1]
     queries, keys, values = (
         (inputs @ known[f"W_{part}"] + known.get(f"b_{part}", 0.0)).reshape(*tokens.shape, heads, -1).swapaxes(1, 2)

@@ -275,9 +275,8 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
     if ahead.size == forbidden.sum():
         before = table.shown[(table.steps < 0) & (table.shown > 1)]  # what tokens before a position do
         least = np.median(before) / 4 if before.size else np.inf
-        of_rounding = (
-            1e4 if table.finer == 1 else np.inf if before.size else 0.0
-        )  # a narrow dtype has no such small ones
+        of_narrow = np.inf if before.size else 0.0  # a narrow dtype has no such small ones
+        of_rounding = 1e4 if table.finer == 1 else of_narrow
         if np.median(table.shown[leaks]) < min(of_rounding, least):
             return "every position is moved a little by all that comes after", LITTLE
         said = "every position sees all that comes after"

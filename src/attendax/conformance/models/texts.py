@@ -145,9 +145,9 @@ def _no_order(trial: Answers) -> Found:
     return trial.same(Computation(tokens), Computation(_swapped(tokens)), said, usual, places)
 
 
-def counted(rows: int, length: int = TOKENS, start: int = 0) -> dict[str, np.ndarray]:
-    """The keyword of positions that count from a start on, (rows, length)."""
-    return {"positions": np.tile(np.arange(start, start + length, dtype=np.int32), (rows, 1))}
+def counted(rows: int, start: int = 0) -> dict[str, np.ndarray]:
+    """The keyword of positions that count from a start on, (rows, TOKENS)."""
+    return {"positions": np.tile(np.arange(start, start + TOKENS, dtype=np.int32), (rows, 1))}
 
 
 @ask("positions: given", "the positions 0, 1, 2, ... are those without any", "given positions")
