@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attendax.conformance import check_model
-from attendax.conformance.models.checking import described
+from attendax.conformance.models.describing import described
 from broken_models import Entry
 from places import KIT
 

@@ -15,7 +15,7 @@ from attendax.conformance import Case, assert_model, check_model
 from attendax.conformance.judge.verdicts import Finding, Verdict
 from attendax.conformance.models.adapters import FAMILIES
 from attendax.conformance.models.blackbox import Computation
-from attendax.conformance.models.checking import described
+from attendax.conformance.models.describing import described
 from attendax.conformance.models.runner import script
 from attendax.conformance.models.trial import Evidence, Found, Law
 from places import KIT, TESTS

@@ -10,7 +10,7 @@ import pytest
 
 from attendax.conformance import CASES
 from attendax.conformance.judge import dense
-from attendax.conformance.worker.calling import Failed, NoNumbers
+from attendax.conformance.worker.errors import Failed, NoNumbers
 from places import PYTHONPATH
 
 pytestmark = pytest.mark.smoke

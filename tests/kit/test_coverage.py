@@ -13,7 +13,7 @@ from attendax.conformance import CASES, Case, Finding, Outcome, Report, Verdict
 from attendax.conformance.cases import CLAIMS, profiles
 from attendax.conformance.cases.kinds import KINDS, kinds_of
 from attendax.conformance.report.outcomes import Coverage
-from attendax.conformance.worker.calling import Failed
+from attendax.conformance.worker.errors import Failed
 from libraries import SPEC
 from places import ROOT
 from stated import check

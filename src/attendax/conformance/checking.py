@@ -8,9 +8,7 @@ from typing import Any
 from attendax.successors import SUCCESSORS
 
 from .adapters.implementation import Implementation
-from .cases import CASES as CASES
-from .cases import CLAIMS as CLAIMS
-from .cases import Case
+from .cases import CASES, Case
 from .cases.how import How, drawn
 from .contract.describing import NoFormula
 from .contract.understanding import Settled, Understood, understood

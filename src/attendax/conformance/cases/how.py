@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from . import kinds
 from .case import LAW, LEVELS, NUMBERS, PROFILES, SIZES, Case
-from .kinds import DTYPES as DTYPES
+from .kinds import DTYPES
 
 PRECISIONS = ("highest", "tf32", "bf16")
 # CPU seconds of a run, of JAX, and times so many in a profile of more cases.

@@ -9,8 +9,8 @@ from attendax.exits import Refusal
 from attendax.extras import require
 
 from ..cases.how import TIMEOUT
-from ..models.checking import check_model, choose, described, laws_of
-from ..models.describing import MODEL_SETTINGS
+from ..models.checking import check_model, choose, laws_of
+from ..models.describing import MODEL_SETTINGS, described
 from . import running
 from .arguments import refuse_unwritable
 from .options import WRITTEN, Formatter, add

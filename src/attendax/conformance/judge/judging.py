@@ -10,8 +10,8 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases import BY_NAME, Case
 from ..cases.case import FORWARD, GRADIENT, SIZES, Leaves
-from ..cases.how import DTYPES, How
-from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
+from ..cases.how import How
+from ..cases.kinds import DTYPES, GRADIENTS, REFUSALS, RESULTS, directed
 from ..cases.square import plain_of
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers, first_line

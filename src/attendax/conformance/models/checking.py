@@ -16,7 +16,7 @@ from ..report import Report
 from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
 from ..worker.errors import Died, Failed
 from .blackbox import Computation, Model, Sees, declaration, told
-from .describing import described as described
+from .describing import described
 from .runner import script
 from .running import AGAIN_WAYS
 from .seen import fit

@@ -22,9 +22,7 @@ from ..cases.how import Left, forever
 from ..frameworks import framework, needs
 from ..protocol import Request, read_results, room_for, size_of, write_case
 from .child import GRACE_SECONDS, Child, ended
-from .errors import Died, answered, first_line, text_of
-from .errors import Failed as Failed
-from .errors import NoNumbers as NoNumbers
+from .errors import Died, Failed, NoNumbers, answered, first_line, text_of
 
 WROTE = "wrote "  # the beginning of a leaf that names an array which the call wrote to
 RAM_FOLDER = "/dev/shm"  # a file system in memory, if there is one
