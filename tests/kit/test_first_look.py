@@ -35,7 +35,7 @@ def test_a_first_look_finds_the_reason_and_the_end_tells_it_without_any_time(ove
     outcomes = [judge(over_queries, named(name), HOW) for name in PLAIN]
     (reason,) = (x for x in first_look(over_queries, outcomes, HOW) if x.hypothesis.name == REASON)
     assert "plain" in reason.names
-    late = HOW._replace(left=lambda _part="": 0.0)
+    late = HOW._replace(left=lambda: 0.0)
     without = diagnosed(over_queries, outcomes, late)
     assert REASON not in [cause.name for cause in without]  # what there was before
     (cause,) = (x for x in diagnosed(over_queries, outcomes, late, [reason]) if x.name == REASON)

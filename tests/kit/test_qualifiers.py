@@ -106,7 +106,7 @@ class TestEarned:
                 assert qualifiers.qualified(cause, faults, made, HOW).name == name
 
     def test_nothing_is_said_that_there_is_no_time_for(self):
-        assert said_of(in_a_dtype(None, odd, "mask"), MASKED, lambda _part="": 0.0) == "the result is wrong"
+        assert said_of(in_a_dtype(None, odd, "mask"), MASKED, lambda: 0.0) == "the result is wrong"
 
 
 def odd_with_a_mask(query, key, value, **options):
@@ -132,7 +132,7 @@ def test_gradients_that_follow_from_a_wrong_result_are_wrong_numbers(asked):
     outcomes = [judge(made, named(name), HOW) for name in names]
     (cause,) = diagnosed(made, outcomes, HOW)
     assert (cause.harm, cause.name) == (Harm.NUMBERS, "the result is wrong with mask")
-    (late,) = diagnosed(made, outcomes, HOW._replace(left=lambda _part="": 0.0))
+    (late,) = diagnosed(made, outcomes, HOW._replace(left=lambda: 0.0))
     assert (late.harm, late.name) == (Harm.NUMBERS, "the result is wrong")
 
 
@@ -183,7 +183,7 @@ def test_a_gradient_that_follows_from_a_wrong_result_is_told_with_its_name():
 def test_if_there_is_no_time_the_headline_says_so_and_what_to_add():
     made = Implementation(in_a_dtype(None, odd, "mask"), "mine", arrays="numpy")
     outcomes = [judge(made, case, HOW) for case in (PLAIN, MASKED)]
-    (late,) = diagnosed(made, outcomes, HOW._replace(left=lambda _part="": 0.0))
+    (late,) = diagnosed(made, outcomes, HOW._replace(left=lambda: 0.0))
     assert late.lacks_time
     report = Report("mine:attention", "", "numpy", tuple(outcomes), causes=(late,))
     assert "no time was left to find the reason of 1 fault: add --budget 120." in summary(report)

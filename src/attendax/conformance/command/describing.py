@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from .output import write
+
     if args.limit is not None and not args.limit > 0:
         raise Refusal(f"--limit got {args.limit:g}, expected more than 0 CPU seconds")
     if args.adapter:
@@ -38,9 +40,9 @@ def _run(args: argparse.Namespace) -> int:
     for line in contract.lines():
         print(wrapped(line, indent=" " * 12))
     if args.save:
-        _write(args.save, contract.toml())
+        write(args.save, contract.toml())
     if args.adapter:
-        _write(args.adapter, contract.fitted())
+        write(args.adapter, contract.fitted())
     return 0
 
 
@@ -48,11 +50,3 @@ def _check_module(file: str) -> None:
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise Refusal(f"--adapter got {file!r}, expected a file that Python can import, such as adapter.py")
-
-
-def _write(file: str, text: str) -> None:
-    try:
-        with open(file, "w", encoding="utf-8") as out:
-            out.write(text)
-    except OSError as error:
-        raise Refusal(f"cannot write {file}: {error.strerror}; name a file in a folder that is there") from error

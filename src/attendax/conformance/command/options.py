@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-ARRAYS = ("jax", "torch", "numpy")
 REPORTS = {"json": "JSON", "markdown": "Markdown"}
 LEVELS_HELP = "forward, gradient (and forward), backward (gradients alone) or everything [everything]"
 PROFILES_HELP = "numbers, robust (NaN, extremes, empty sets) or law [numbers]"
