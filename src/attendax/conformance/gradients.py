@@ -168,9 +168,8 @@ class _Corners:
         for _ in range(NEAR_PLACES):
             size = 8 * self.step * max(1.0, float(np.abs(direction).max()))
             away = [x + size * rng.standard_normal(np.shape(x)) for x in self.moving]
-            slopes.append(
-                difference(self._at(short * direction, away), self._at(-short * direction, away)) / (2 * short)
-            )
+            up, down = self._at(short * direction, away), self._at(-short * direction, away)
+            slopes.append(difference(up, down) / (2 * short))
         sums, margin = np.sum(slopes, axis=1), float(np.abs(right - left).sum()) / 10 + float(error.sum())
         several = (np.minimum(np.abs(sums - sums[0]), np.abs(sums - sums[1])) > margin).any()
         if not several:

@@ -204,9 +204,8 @@ def _small(one: Form, other: Form) -> Iterator[Probe]:
         yield from small({key: OPTIONS[key].values[-1], "return_lse": True}, tall=key in RULES)
     rules = {x: OPTIONS[x].values[0] for x in RULES if x in both}
     yield from small(rules, tall=True)
-    yield from asking(
-        *(x for x in ("mask", "scale", "softcap", "bias") if x in both), **({} if "mask" in both else rules)
-    )
+    some = [x for x in ("mask", "scale", "softcap", "bias") if x in both]
+    yield from asking(*some, **({} if "mask" in both else rules))
     for key in (x for x in ("bias", "mask", "key_lengths", "offset") if x in both):
 
         def each(t: int, s: int, key: str = key) -> Any:

@@ -181,9 +181,8 @@ def _compare(a: Candidate, b: Candidate) -> Comparison:
         checked, why, names = _held(a, b, mine, theirs)
         excluded = (f"{c}'s {k}: {x.unknown[k]}" for c, x in (("A", a), ("B", b)) for k in x.unknown if k in names)
         why = "; ".join([why, *excluded]) if why else ""
-        return Comparison(
-            (), "", "", why, None if why else checked, (*checked.refused, *_notes(a, b, set(mine.options), names))
-        )
+        notes = (*checked.refused, *_notes(a, b, set(mine.options), names))
+        return Comparison((), why=why, checked=None if why else checked, notes=notes)
     why = ""
     for letter, own, around in (("B", a, b), ("A", b, a)):
         form = _answerable(own.form, around.form)
@@ -310,7 +309,6 @@ def compare_layers(a: CandidateLayer, b: CandidateLayer) -> Comparison:
         why = f"an adapter makes them equal at the sizes that were searched, and not for {checked.worst}"
         return Comparison(found, why=why)
     if not around and (held := comparing_layers.equality(b, b.fn.adapted(comparing_layers.formula(b)))).worst:
-        return Comparison(
-            found, why=f"what was found of B holds at the sizes that were searched, and not for {held.worst}"
-        )
+        why = f"what was found of B holds at the sizes that were searched, and not for {held.worst}"
+        return Comparison(found, why=why)
     return Comparison(found, code, around, "", checked, notes)

@@ -212,16 +212,14 @@ def can_be(row: Row) -> bool:
 
 def cannot(part: Row) -> bool:
     """Tell whether no row has a part: a gradient that should be 0 is rounding, and large by the size of scores."""
-    return part.get("numbers") in {GRADIENT: (*OF_FLOAT32, LOW), FORWARD: OF_GRADIENTS}.get(
-        part.get("direction", ""), ()
-    )
+    never = {GRADIENT: (*OF_FLOAT32, LOW), FORWARD: OF_GRADIENTS}
+    return part.get("numbers") in never.get(part.get("direction", ""), ())
 
 
 def is_held_by(dtype: str | None, numbers: str) -> bool:
     """Tell whether a dtype has digits and range for them; None is float32 or wider."""
-    return (dtype is None or numbers not in (*OF_FLOAT32, LOW)) and (
-        dtype != "float16" or numbers not in NOT_IN_FLOAT16
-    )
+    has_digits = dtype is None or numbers not in (*OF_FLOAT32, LOW)
+    return has_digits and (dtype != "float16" or numbers not in NOT_IN_FLOAT16)
 
 
 def case_of(

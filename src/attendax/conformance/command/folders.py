@@ -131,8 +131,7 @@ def _judge(args: argparse.Namespace) -> int:
     if args.reproduce:
         faults = {outcome.case.name: outcome for outcome in report.failures}
         if args.reproduce not in faults:
-            raise Refusal(
-                f"--reproduce {args.reproduce!r} is not a fault; the faults are {', '.join(faults) or 'none'}"
-            )
+            some = ", ".join(faults) or "none"
+            raise Refusal(f"--reproduce {args.reproduce!r} is not a fault; the faults are {some}")
         return show_script(faults[args.reproduce])
     return show(report, args)

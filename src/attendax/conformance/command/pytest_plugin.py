@@ -77,9 +77,8 @@ class AttentionCollector(pytest.Collector):
         args, self.outcomes = self.config.stash[ARGUMENTS], list[Outcome]()
         try:
             how, only = how_of(args), args.only or ()
-            self.how = how._replace(
-                thorough=how.thorough or how.budget is not None
-            )  # pytest has the time, and no limit
+            unlimited = how.thorough or how.budget is not None  # pytest has the time
+            self.how = how._replace(thorough=unlimited)
             chosen(only, args.level, self.how)
             self.known = KnownFailures.read(args.known_failures)
             with warnings.catch_warnings():

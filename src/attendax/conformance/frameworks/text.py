@@ -122,9 +122,8 @@ def _used(function: Any, known: tuple[Any, ...], home: str = PACKAGE) -> list[st
 
 def defined(function: Any, known: tuple[Any, ...] = ()) -> str:
     """Python that defines a function, and all that it uses of its package, for scripts that run without that."""
-    return "\n".join(
-        [*_used(function, (*known, function), function.__module__.rpartition(".")[0]), source_of(function)]
-    )
+    used = _used(function, (*known, function), function.__module__.rpartition(".")[0])
+    return "\n".join([*used, source_of(function)])
 
 
 def source_of(function: Any) -> str:

@@ -1,7 +1,6 @@
 """``check_model``: judge a whole model or a layer, without a reference."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from attendax.legible import did_you_mean
 
 from ..cases import kinds
 from ..cases.case import LEVELS, PROFILES, Case
+from ..cases.how import drawn
 from ..frameworks import corrected
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
@@ -104,14 +104,13 @@ def check_model(
         future: every position sees all that comes after
     """
     model = described(apply, causal=causal, in_process=in_process, **said)
-    seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
     try:
-        laws, trial = choose(laws_of(model), only, level, profile), Answers(model, seed)
+        laws, trial = choose(laws_of(model), only, level, profile), Answers(model, drawn(seed))
         outcomes, causes = _judged(trial, laws, timeout, progress)
     finally:
         model.subject.close()
     dtype = trial.dtype if trial.dtype == model.dtype else f"{trial.dtype} in {model.dtype}"
-    about = dtype, seed, level, versions(model.arrays), profile, causes
+    about = dtype, trial.seed, level, versions(model.arrays), profile, causes
     return Report(model.name, "", model.arrays, outcomes, *about, process=model.process)
 
 

@@ -34,9 +34,8 @@ def others(report: Outcomes) -> Iterator[str]:
 def how(report: Outcomes) -> str:
     """Settings of the run, in a line."""
     level = "" if report.level == "everything" else f"level {report.level}, "
-    return ", ".join(
-        filter(None, (report.arrays, report.dtype, f'profile "{report.profile}"', f"{level}seed {report.seed}"))
-    )
+    settings = (report.arrays, report.dtype, f'profile "{report.profile}"', f"{level}seed {report.seed}")
+    return ", ".join(filter(None, settings))
 
 
 def about(report: Outcomes) -> list[tuple[str, str]]:
@@ -84,9 +83,9 @@ def _reasons(report: Outcomes) -> str:
     told = f", for {least}{number_of(len(report.causes), 'reason')}" if report.causes else ""
     late = [cause for cause in report.causes if cause.lacks_time]
     number = number_of(sum(len(cause.cases) for cause in late), "fault")
-    return told + (
-        f"; no time was left to find the reason of {number}:{late[0].remedy.partition(':')[2]}" if late else ""
-    )
+    if not late:
+        return told
+    return f"{told}; no time was left to find the reason of {number}:{late[0].remedy.partition(':')[2]}"
 
 
 def further_profiles(report: Outcomes) -> list[str]:
