@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import loops
-from attendax import attention, scores, spec
+from attendax import attention, spec
 from fuzz import __main__ as command
 from fuzz import data, rows
 from fuzz.case import DIRECTIONS, LOSSES, POISONED, POISONS, Case, cases, random
@@ -42,16 +42,6 @@ def fine(case):
     )
 
 
-def modifier_in_spec(modifier, arrays):
-    kind, *settings = modifier
-    if kind == "compose":
-        return scores.compose(*(modifier_in_spec(part, arrays) for part in settings))
-    if kind == "softcap":
-        return scores.softcap(*settings)
-    make = {"alibi": scores.alibi, "relative": scores.relative_bias}[kind]
-    return make(arrays.pop(0), offset=settings[-1])
-
-
 def assert_close(got, wanted, tolerance, least=1e-300):
     size = np.max(np.abs(wanted), where=np.isfinite(wanted), initial=least)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * size)
@@ -68,7 +58,7 @@ def test_the_reference_is_the_specification(case):
     if case.mask is not None:
         options["mask"] = data.allowed(case, arrays)[(0,) if case.one_head else ...]
     if case.modifier is not None:
-        options["score_mod"] = modifier_in_spec(case.modifier, [arrays[x] for x in arrays if x.startswith("mod")])
+        options["score_mod"] = data.options(case, arrays)["score_mod"]
     if case.dropout:
         options["dropout_rng"] = arrays["rng"]
     given = [arrays[name] for name in ("query", "key", "value")]

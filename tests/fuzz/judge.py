@@ -59,7 +59,7 @@ def judge(attention: Callable, case: Case, program: Program | None = None) -> Ve
         try:
             is_new, program = program is None, program or Program(attention, case, arrays)
             got, again = program(arrays, moves), program(arrays, moves)
-            findings = list(poisoned(program, case, arrays, moves))
+            findings = list(poisoned(program, numbers))
             if is_new and attention is attendax.attention and runs_natively(case):
                 if not case.broadcast:
                     findings += [Finding("L15 rows", what) for what in rows.differences(attention, case, arrays, got)]
@@ -195,10 +195,15 @@ class Numbers:
                     yield "L8", f"off by {error:.3g}, {much}, allowed {self.factor:g} times and {ROOM:g} units"
 
 
-def poisoned(program: Program, case: Case, arrays: Any, moves: Any) -> Iterator[Finding]:
+def poisoned(program: Program, numbers: "Numbers") -> Iterator[Finding]:
     """Write what is not finite, or huge, and see which bits change, and that what sees it is NaN (L6)."""
-    for run in poison.spoilt(case, arrays, moves, program.known):
+    case, arrays = numbers.case, numbers.arrays
+    for run in poison.spoilt(case, arrays, numbers.moves, program.known):
         clean, dirty = program(*run.clean), program(*run.dirty)
+        if run.clean[0] is not arrays:  # of some rows nothing is read
+            for name, right in numbers.definition(*run.clean).items():
+                if (np.isnan(fine(clean[name])) & np.isfinite(fine(right.astype(clean[name].dtype)))).any():
+                    yield Finding("L6", f"{run.what}: {name}: NaN without it")
         for name, x in dirty.items():
             y, is_nan = clean[name], np.isnan(fine(x))
             keep, lost = (np.broadcast_to(where.get(name, default), x.shape)
