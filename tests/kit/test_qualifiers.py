@@ -52,7 +52,7 @@ def said_of(fn, case, left=forever, name="the result is wrong"):
     assert outcome.verdict.fails
     with qualifiers.by_running.patience(60.0, left):
         cause = Cause(name, Harm.NUMBERS, (case.name,))
-        return qualifiers.qualified(cause, Faults([outcome], {}, [outcome]), made, HOW).name
+        return qualifiers.qualified(cause, Faults(made, HOW, [outcome], [outcome])).name
 
 
 class TestEarned:
@@ -82,7 +82,7 @@ class TestEarned:
             outcome = judge(made, case, HOW)
             with qualifiers.by_running.patience(60.0):
                 cause = Cause(TILED, Harm.GRADIENTS, (case.name,), tried=1)
-                assert qualifiers.qualified(cause, Faults([outcome], {}, [outcome]), made, HOW).name == words + TILED
+                assert qualifiers.qualified(cause, Faults(made, HOW, [outcome], [outcome])).name == words + TILED
 
     @pytest.mark.smoke
     def test_an_lse_is_said_of_parts_that_are_joined_if_each_part_is_right_without_it(self):
@@ -98,12 +98,12 @@ class TestEarned:
         """A call in float16 is off by 1.2 of what is allowed, and without the mask by 0.9: the mask is not to blame."""
         near = Finding(Verdict.OK, error=0.9, allowed=1.0)
         wrong = Outcome(MASKED_IN_FLOAT16, Finding(Verdict.WRONG, error=1.2, allowed=1.0), 0.0, "")
-        cause, faults = Cause("the result is wrong", Harm.NUMBERS, (MASKED_IN_FLOAT16.name,)), Faults([], {}, [wrong])
-        made = Implementation(always_odd, "mine", arrays="numpy")
+        cause = Cause("the result is wrong", Harm.NUMBERS, (MASKED_IN_FLOAT16.name,))
+        faults = Faults(Implementation(always_odd, "mine", arrays="numpy"), HOW, [], [wrong])
         for error, name in ((0.9, "the result is wrong"), (0.1, "the result is wrong with mask in float16")):
             monkeypatch.setattr(qualifiers, "find", lambda *_, error=error: (near._replace(error=error), {}))
             with qualifiers.by_running.patience(60.0):
-                assert qualifiers.qualified(cause, faults, made, HOW).name == name
+                assert qualifiers.qualified(cause, faults).name == name
 
     def test_nothing_is_said_that_there_is_no_time_for(self):
         assert said_of(in_a_dtype(None, odd, "mask"), MASKED, lambda: 0.0) == "the result is wrong"
@@ -149,7 +149,7 @@ def test_a_gradient_that_is_held_follows_from_a_wrong_result():
     held = wrong._replace(case=named("a gradient is held"), finding=wrong.finding._replace(leaf="grad query"))
     with qualifiers.by_running.patience(60.0):
         cause = Cause("the gradient of query is wrong", Harm.GRADIENTS, (held.case.name,))
-        found = qualifiers.qualified(cause, Faults([held], {}, [held]), made, HOW)
+        found = qualifiers.qualified(cause, Faults(made, HOW, [held], [held]))
     assert (found.harm, found.name) == (Harm.NUMBERS, "the result is wrong")
 
 
@@ -168,7 +168,7 @@ def test_a_property_of_sizes_is_said_if_calls_with_numbers_as_large_pass(trait, 
 
     made = Implementation(attend, "mine", arrays="numpy")
     with qualifiers.by_running.patience(60.0):
-        passed = qualifiers.passes_without(trait, judge(made, case, HOW), made, HOW)
+        passed = qualifiers.passes_without(trait, judge(made, case, HOW), Faults(made, HOW, [], []))
     assert passed is not of_numbers
 
 

@@ -2,11 +2,13 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..adapters.implementation import Implementation
 from ..cases import CASES, named
-from ..cases.case import FORWARD, SIZES, Case
+from ..cases.case import FORWARD, GRADIENT, HELD, SIZES, Case
+from ..cases.how import How
 from ..judge.trial import Trial
 from ..judge.verdicts import WITHOUT, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
@@ -25,15 +27,34 @@ VAGUE = r"(the result|the gradient of \w+|lse) is "
 HARM_ORDER = list(Harm)
 PLAIN_CASES = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
 WRONG = tuple(PLAIN_CASES)
+NUMBER_JUDGES = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
 
 
 class Faults:
-    """The faults that have no cause yet, and the causes of the others."""
+    """The faults of a function that have no cause yet, and the causes of the others."""
 
-    def __init__(self, left: Iterable[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> None:
-        """``trials`` are those that have numbers, by name; ``outcomes`` are all of the run."""
-        self.left, self.trials, self.outcomes = list(left), trials, outcomes
+    def __init__(
+        self, implementation: Implementation, how: How, left: Sequence[Outcome], outcomes: Sequence[Outcome]
+    ) -> None:
+        """``outcomes`` are all of the run."""
+        self.implementation, self.how, self.left, self.outcomes = implementation, how, list(left), outcomes
+        self.trials = {o.case.name: self.trial(o) for o in left if has_numbers(o)}  # those that have numbers
         self.causes: list[Cause] = []
+
+    def seeded(self, outcome: Outcome) -> How:
+        """Settings with the seed of an outcome's numbers."""
+        return self.how if outcome.seed is None else self.how._replace(seed=outcome.seed)
+
+    def trial(self, outcome: Outcome) -> Trial:
+        """The trial of an outcome, of a case of several calls that of one, and what it gave."""
+        case = outcome.case
+        if case.judge == "held":  # as what is wrong at once
+            case = case._replace(judge="value", direction=FORWARD if case.direction == HELD else GRADIENT)
+        if case.judge == "after_others":  # as what is wrong in its last call
+            case = case._replace(judge="value")
+        trial = Trial(self.implementation, case, self.seeded(outcome))
+        trial.got = dict(outcome.got)
+        return trial
 
     def take(self, name: str, names: set[str], remedy: str = "", tried: int | None = None) -> list[Outcome]:
         """Give some faults, by their names, a cause; all of them were ``tried`` with it unless a number is given."""
@@ -46,6 +67,11 @@ class Faults:
     def of_numbers(self) -> dict[str, Trial]:
         """The trials of those that are left."""
         return {o.case.name: self.trials[o.case.name] for o in self.left if o.case.name in self.trials}
+
+
+def has_numbers(outcome: Outcome) -> bool:
+    """Tell whether a fault has numbers that a reason may explain."""
+    return bool(outcome.got) and outcome.case.judge in NUMBER_JUDGES and outcome.verdict is not Verdict.LEAK
 
 
 def harm_of(outcome: Outcome) -> Harm:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..adapters.implementation import Implementation
-from ..cases.case import FORWARD, GRADIENT, HELD, Case
+from ..cases.case import FORWARD, Case
 from ..cases.how import How
 from ..conventions.table import OVERFLOWS
 from ..judge.judging import find
@@ -16,10 +16,10 @@ from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, AN_ARRAY, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, unexplained
-from .causes import VAGUE, WRONG, Faults, apart, folded, joined, rank
+from .causes import VAGUE, WRONG, Faults, apart, folded, has_numbers, joined, rank
 from .explaining import REFUTING_PAIRS, Greens, Reason, plainness, question_of, reasons, speaks
 from .hypothesis import SLOW_PAIRS, Hypothesis, pairs_of
-from .qualifiers import qualified, seeded
+from .qualifiers import qualified
 
 FOR_FOREIGN = ("--expect", "--precision")  # remedies that a program takes
 FOR_FOLDERS = FOR_FOREIGN[:1]
@@ -28,7 +28,6 @@ MORE_SECONDS = 4  # times the seconds of a run, if they were too few
 # A first look: pairs of a case at most, cases, and cases that are called again.
 LOOK_PAIRS, LOOK_CASES, LOOK_CALLS = 2**12, 8, 3
 LOOKS = (*by_running.RERUNS, (OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
-NUMBER_JUDGES = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
 ONE_CALL_JUDGES = ("value", "after_others", "but_for_empty_rows", "held")  # judges of what one call gives
 SMALL_PAIRS = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
@@ -70,17 +69,17 @@ def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how:
     """Reasons for the plainest faults among some outcomes, while a run goes on: its end may have no time for more."""
     plainest = _plainest(outcomes)
     with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
-        faults = _faults(implementation, plainest, outcomes, how)
+        faults = Faults(implementation, how, plainest, outcomes)
         faults.left = plainest[:LOOK_CALLS]
         with by_running.until_the_end_of("calls again"):
-            _of_calls(faults, implementation, how)
+            _of_calls(faults)
         faults.left += plainest[LOOK_CALLS:]
         return reasons(faults.of_numbers(), Greens(implementation, outcomes, how), faults.trials)
 
 
 def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """A few faults of small calls, each of another question, the plainest first."""
-    mine = [o for o in outcomes if o.verdict.fails and not o.known and _has_numbers(o) and o.case.pairs <= LOOK_PAIRS]
+    mine = [o for o in outcomes if o.verdict.fails and not o.known and has_numbers(o) and o.case.pairs <= LOOK_PAIRS]
     mine = [o for o in mine if o.case.judge == "value"]
     mine.sort(key=lambda o: (len(o.case.options), o.case.level != FORWARD, bool(o.case.sizes), o.case.pairs))
     return list({question_of(o.case): o for o in reversed(mine)}.values())[::-1][:LOOK_CASES]
@@ -96,11 +95,11 @@ def diagnosed(
     known = [] if known is None else known
     with by_running.patience(how.patience, how.left), np.errstate(all="ignore"):
         left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
-        faults = _faults(implementation, left, outcomes, how)
+        faults = Faults(implementation, how, left, outcomes)
         with by_running.until_the_end_of("calls again"):
-            _of_calls(faults, implementation, how)
+            _of_calls(faults)
         greens = Greens(implementation, outcomes, how)
-        dropped = {o.case.name: _trial(implementation, o, how) for o in left if o.case.judge == "dropped"}
+        dropped = {o.case.name: faults.trial(o) for o in left if o.case.judge == "dropped"}
         reach = Reach(dropped | dict(faults.trials))
         with by_running.until_the_end_of("telling apart"):
             stand, beside = _small(faults)
@@ -110,12 +109,12 @@ def diagnosed(
                 more = reach.changed(hypothesis.name, *(beside[one] for one in names if one in beside))
                 faults.take(hypothesis.name, names | more, hypothesis.remedy, len(names))
             cut = by_running.is_late()
-        unexplained.see(faults, implementation, how)
+        unexplained.see(faults)
         cut = cut or by_running.is_late()
         few = folded(joined(faults.causes, apart), cut=cut, can_change=reach.can_change)
         described = [unexplained.described(cause, faults) for cause in few]
         named = joined(unexplained.of_state(described, faults), apart)
-        merged = joined(qualified(cause, faults, implementation, how) for cause in named)
+        merged = joined(qualified(cause, faults) for cause in named)
     causes, taken = [], set(FOR_FOLDERS if implementation.recorded else FOR_FOREIGN)
     for cause in merged:
         followers = tuple(name for one in cause.cases for name in follow.get(one, ()))
@@ -129,10 +128,6 @@ def diagnosed(
     return tuple(sorted(causes, key=rank))
 
 
-def _faults(implementation: Implementation, left: list[Outcome], outcomes: Sequence[Outcome], how: How) -> Faults:
-    return Faults(left, {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}, outcomes)
-
-
 def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:
     """Keep of large cases of one question only one; and those that go with it.
 
@@ -144,7 +139,7 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
     for outcome in sorted(failures, key=lambda o: o.case.pairs > large and o.case.pairs):
         mine = asked[question_of(outcome.case), outcome.verdict]
         few = not mine or (len(mine) < 2 and outcome.case.pairs <= SLOW_PAIRS)
-        if outcome.case.pairs <= large or few or not _has_numbers(outcome):
+        if outcome.case.pairs <= large or few or not has_numbers(outcome):
             found.append(outcome)
             mine.append(outcome.case.name)
         else:
@@ -152,22 +147,7 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
     return found, follow
 
 
-def _has_numbers(outcome: Outcome) -> bool:
-    return bool(outcome.got) and outcome.case.judge in NUMBER_JUDGES and outcome.verdict is not Verdict.LEAK
-
-
-def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
-    case = outcome.case
-    if case.judge == "held":  # as what is wrong at once
-        case = case._replace(judge="value", direction=FORWARD if case.direction == HELD else GRADIENT)
-    if case.judge == "after_others":  # as what is wrong in its last call
-        case = case._replace(judge="value")
-    trial = Trial(implementation, case, seeded(outcome, how))
-    trial.got = dict(outcome.got)
-    return trial
-
-
-def _of_calls(faults: Faults, implementation: Implementation, how: How) -> None:
+def _of_calls(faults: Faults) -> None:
     """Find causes by calling again, before anything else is thought of: a race fits many a reason for once."""
     said: dict[str, set[str]] = collections.defaultdict(set)
     for o in faults.left:
@@ -187,7 +167,7 @@ def _of_calls(faults: Faults, implementation: Implementation, how: How) -> None:
         mine = dict(sorted(faults.of_numbers().items(), key=lambda item: plainness(item[1])))
         names = _seen_from_the_plainest(mine, look, once=name == by_running.COMPILED)
         if name == by_running.RACE:
-            names |= {o.case.name for o in faults.left if _is_judged_otherwise(o, implementation, how)}
+            names |= {o.case.name for o in faults.left if _is_judged_otherwise(o, faults)}
         faults.take(name, names, remedy)
 
 
@@ -204,11 +184,11 @@ def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial],
     return names
 
 
-def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: How) -> bool:
+def _is_judged_otherwise(outcome: Outcome, faults: Faults) -> bool:
     """Tell whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
     if outcome.case.judge not in ("merged", "dropped") or by_running.is_late():
         return outcome.is_unsteady and outcome.case.judge == "value"
-    again = find(implementation, outcome.case, seeded(outcome, how))[0]
+    again = find(faults.implementation, outcome.case, faults.seeded(outcome))[0]
     if again.verdict in (Verdict.TIMEOUT, Verdict.CRASH):
         return False
     return not again.verdict.fails or again.message != outcome.finding.message

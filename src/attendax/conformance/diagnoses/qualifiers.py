@@ -8,9 +8,8 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, GRADIENT_HELD, SIZES, Case
-from ..cases.how import How, forever
+from ..cases.how import forever
 from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
@@ -36,25 +35,25 @@ NUMBER_VERDICTS = (Verdict.WRONG, Verdict.NAN, Verdict.SILENT)
 QUALIFIED = (Harm.NUMBERS, Harm.GRADIENTS, Harm.ROBUSTNESS)
 
 
-def qualified(cause: Cause, faults: Faults, implementation: Implementation, how: How) -> Cause:
+def qualified(cause: Cause, faults: Faults) -> Cause:
     """The cause with its qualifiers, each of which was tried."""
-    mine = [o for o in faults.outcomes if o.case.name in cause.cases]
-    if cause.harm not in QUALIFIED or not mine or implementation.recorded:
+    mine, how = [o for o in faults.outcomes if o.case.name in cause.cases], faults.how
+    if cause.harm not in QUALIFIED or not mine or faults.implementation.recorded:
         return cause
     mine.sort(key=lambda o: (o.case.judge != "value", o.case.pairs, len(o.case.options)))
     plainest = mine[0]
     if cause.harm is Harm.GRADIENTS or re.match(OF_A_GRADIENT, cause.name):
-        cause, plainest = _of_results(cause, mine, implementation, how)
+        cause, plainest = _of_results(cause, mine, faults)
 
     def is_earned(without: Case) -> bool:
-        return passes(implementation, without, plainest, how)
+        return passes(without, plainest, faults)
 
     name, vague = cause.name, bool(re.match(VAGUE, cause.name))
     options = [option for option, without in _without_options(cause, mine, plainest) if all(map(is_earned, without))]
     for trait, (one, other) in SIZE_TRAITS.items() if vague and not cause.tried else ():
         sizes = [SIZES | o.case.sizes for o in mine]
         apart = plainest.case.judge == "value" and all(x[one] != x[other] for x in sizes)
-        options += [trait] * (apart and bool(passes_without(trait, plainest, implementation, how)))
+        options += [trait] * (apart and bool(passes_without(trait, plainest, faults)))
     name += f"{' ' if vague else ', '}with {', '.join(options)}" * bool(options)
     dtypes = {o.case.dtype or how.dtype for o in mine}
     if how.dtype not in dtypes and "float" not in name and is_earned(plainest.case._replace(dtype=None)):
@@ -63,9 +62,7 @@ def qualified(cause: Cause, faults: Faults, implementation: Implementation, how:
     return cause._replace(name=_way(name, mine, plainest, faults, is_earned) + name)
 
 
-def _of_results(
-    cause: Cause, mine: Sequence[Outcome], implementation: Implementation, how: How
-) -> tuple[Cause, Outcome]:
+def _of_results(cause: Cause, mine: Sequence[Outcome], faults: Faults) -> tuple[Cause, Outcome]:
     """A cause of gradients, and the plainest call that shows it: one of results if those of the same calls are wrong.
 
     Wrong gradients follow from a wrong result. They are a mistake of their own only in a call whose result is right.
@@ -75,11 +72,11 @@ def _of_results(
         return cause, mine[0]
     wrong, late = list[Outcome](), by_running.is_late()
     if late:  # one call has to be made, or it is not known what is wrong
-        subject_of(implementation).allow(SPARE_SECONDS, forever)
+        subject_of(faults.implementation).allow(SPARE_SECONDS, forever)
     for outcome in asked[: 1 if late else FORWARDS]:
         judge = "value" if outcome.case.judge == "held" else outcome.case.judge
         case = outcome.case._replace(direction=FORWARD, where={}, judge=judge)
-        finding = find(implementation, case, seeded(outcome, how))[0]
+        finding = find(faults.implementation, case, faults.seeded(outcome))[0]
         if finding.verdict not in NUMBER_VERDICTS:
             names = sorted(cause.cases, key=lambda name: name != outcome.case.name)
             return cause._replace(cases=tuple(names)), outcome
@@ -127,7 +124,7 @@ def _parts(case: Case) -> list[Case]:
     return found
 
 
-def passes_without(trait: str, wrong: Outcome, implementation: Implementation, how: How) -> bool | None:
+def passes_without(trait: str, wrong: Outcome, faults: Faults) -> bool | None:
     """Tell whether a wrong call passes without an option, or a property of its sizes; None for other traits.
 
     At other sizes its numbers are as large: of fewer that are drawn the largest is smaller, and that may be why.
@@ -135,24 +132,19 @@ def passes_without(trait: str, wrong: Outcome, implementation: Implementation, h
     case, less = wrong.case, dict(by_running.without_each(wrong.case)).get(trait)
     if trait in SIZE_TRAITS:
         axis, other = SIZE_TRAITS[trait]
-        case = by_running.reaching(Trial(implementation, case, seeded(wrong, how))).case
+        case = by_running.reaching(Trial(faults.implementation, case, faults.seeded(wrong))).case
         less = case._replace(sizes=case.sizes | {axis: (SIZES | case.sizes)[other]})
-    return None if less is None else passes(implementation, less, wrong, how)
+    return None if less is None else passes(less, wrong, faults)
 
 
-def seeded(outcome: Outcome, how: How) -> How:
-    """Settings with the seed of an outcome's numbers."""
-    return how if outcome.seed is None else how._replace(seed=outcome.seed)
-
-
-def passes(implementation: Implementation, case: Case, wrong: Outcome, how: How) -> bool:
+def passes(case: Case, wrong: Outcome, faults: Faults) -> bool:
     """Tell whether a call was run and passed, of several draws, by much more than a wrong one fails."""
-    most, how = math.inf if wrong.multiple is None else CLEARLY * wrong.multiple, seeded(wrong, how)
+    most, how = math.inf if wrong.multiple is None else CLEARLY * wrong.multiple, faults.seeded(wrong)
     for draw in range(PASSING_DRAWS):
         if by_running.is_late():
             return False
         try:
-            finding = find(implementation, case, how._replace(seed=how.seed + draw * by_running.SEED_STEP))[0]
+            finding = find(faults.implementation, case, how._replace(seed=how.seed + draw * by_running.SEED_STEP))[0]
         except (IndexError, ValueError, KeyError):  # such a call makes no sense
             return False
         found = Outcome(case, finding, 0.0, "")

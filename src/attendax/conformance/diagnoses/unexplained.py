@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS, Implementation
+from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS
 from ..cases import CASES
 from ..cases.case import ARRAYS, FORWARD, Case, Leaves
-from ..cases.how import How
 from ..cases.invariance import broken
 from ..judge.judges import without
 from ..judge.judging import find
@@ -33,12 +32,12 @@ OF_STATE = by_running.RACE, by_running.ANEW  # causes; the first of them is true
 LEAKS = LEAK, WEIGHED, COUNTS, "what is masked changes the result"  # the last where there is no time to ask more
 
 
-def see(faults: Faults, implementation: Implementation, how: How) -> None:
+def see(faults: Faults) -> None:
     """Take what has no reason: first what is seen in the numbers, then what raises, or looks the same."""
     _ignored(faults)
-    _leaks(faults, implementation, how)
+    _leaks(faults)
     by_numbers.see(faults)
-    _crashes(faults, implementation, how)
+    _crashes(faults)
     _alike(faults)
 
 
@@ -78,28 +77,28 @@ def _of_all(name: str, faults: Faults) -> str:
     return f" in {len(zeros)} of {len(zeros) + len(right)} calls" * bool(right)
 
 
-def _leaks(faults: Faults, implementation: Implementation, how: How) -> None:
+def _leaks(faults: Faults) -> None:
     """Results that something masked changes (L6); of a function with a race more calls have to agree."""
     groups = collections.defaultdict(set)
     times = 8 if any(by_running.RACE in cause.name for cause in faults.causes) else 2
     for case in (o.case for o in faults.left if o.verdict is Verdict.LEAK and o.case.law == "L6"):
-        groups[_leak(case, implementation, how, times)].add(case.name)
+        groups[_leak(case, faults, times)].add(case.name)
     for name, names in groups.items():
         faults.take(name, names, tried=0)
 
 
-def _leak(case: Case, implementation: Implementation, how: How, times: int) -> str:
+def _leak(case: Case, faults: Faults, times: int) -> str:
     """Tell how something masked changes a result, by calls in which it is as it was, so often, and a finite number."""
 
     def leaks(changed: str) -> bool:
-        return find(implementation, case._replace(changed=changed), how)[0].verdict is Verdict.LEAK
+        return find(faults.implementation, case._replace(changed=changed), faults.how)[0].verdict is Verdict.LEAK
 
     if by_running.is_late():
         return LEAKS[-1]
     array, place = case.changed.split()[0], case.changed.rpartition(" = ")[0]
     if any(leaks(f"{array} = {array}.copy()") for _ in range(times)):
         return OTHER_BITS
-    huge = 6e4 if (case.dtype or how.dtype) == "float16" else 1e30
+    huge = 6e4 if (case.dtype or faults.how.dtype) == "float16" else 1e30
     if leaks(f"{place} = {huge if array == 'value' else 1.5}"):
         return WEIGHED
     return LEAK if array == "value" else COUNTS
@@ -123,7 +122,7 @@ def _limits(option: str, cases: Sequence[Case], faults: Faults) -> str:
     wrong = min((o for o in faults.left if o.case in cases), key=lambda o: o.case.pairs)
     trial = faults.trials.get(wrong.case.name)
     beside = _beside(option, cases, right)
-    beside = [x for x in beside if trial and qualifiers.passes_without(x, wrong, trial.implementation, trial.how)]
+    beside = [x for x in beside if trial and qualifiers.passes_without(x, wrong, faults)]
     if beside and all(_shows(option, x, x.got) for x in varied(mine)):
         return f" if {' and '.join(beside)} {'are' if len(beside) > 1 else 'is'} given"
     if not right:
@@ -169,7 +168,7 @@ def _lacking(names: set[str], faults: Faults) -> str:
     return LACKS_REMEDY.format(lack) if lack else ""
 
 
-def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
+def _crashes(faults: Faults) -> None:
     """Crashes of one error: what all of their calls have in common, and no right one has, is what is not offered."""
     groups = collections.defaultdict(list)
     for outcome in faults.left:
@@ -179,15 +178,15 @@ def _crashes(faults: Faults, implementation: Implementation, how: How) -> None:
     right = set[str]().union(*map(_traits, passed))
     for outcomes in groups.values():
         lack = min(_shared([o.case for o in outcomes]) - right, key=lambda trait: (trait in OPTIONS, trait), default="")
-        lack = lack if lack and _raises_when_short(outcomes, implementation, how) else ""
+        lack = lack if lack and _raises_when_short(outcomes, faults) else ""
         plainest = min(outcomes, key=lambda outcome: outcome.case.pairs)
-        if lack and qualifiers.passes_without(lack, plainest, implementation, how) is False:
+        if lack and qualifiers.passes_without(lack, plainest, faults) is False:
             lack = ""
         remedy, asked = (LACKS_REMEDY.format(lack), f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
             ends, remedy = f"ends in a {finding.verdict}:", ""
-        remedy = "; or ".join(filter(None, (remedy, implementation.guess)))
+        remedy = "; or ".join(filter(None, (remedy, faults.implementation.guess)))
         words = f"a legal call{asked} {ends} {finding.message}"
         faults.take(words, {o.case.name for o in outcomes}, remedy, tried=0)
 
@@ -198,12 +197,12 @@ def _shared(cases: Sequence[Case]) -> set[str]:
     return traits - {"return_lse", "dropout_rng", "float32"}
 
 
-def _raises_when_short(outcomes: Sequence[Outcome], implementation: Implementation, how: How) -> bool:
+def _raises_when_short(outcomes: Sequence[Outcome], faults: Faults) -> bool:
     """Tell whether the least of some calls also raises at few queries and keys, so that their number is not why."""
     outcome = min(outcomes, key=lambda outcome: outcome.case.pairs)
     if (short := _short(outcome.case)) == outcome.case:
         return True
-    return not by_running.is_late() and find(implementation, short, how)[0].verdict is outcome.verdict
+    return not by_running.is_late() and find(faults.implementation, short, faults.how)[0].verdict is outcome.verdict
 
 
 def _short(case: Case) -> Case:
