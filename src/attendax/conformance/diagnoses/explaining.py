@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..adapters.implementation import Implementation
 from ..cases.case import EVERYTHING, FORWARD, Case
-from ..cases.how import How
 from ..conventions import formula
 from ..conventions.search import Change, fitting
 from ..conventions.table import ASKS
 from ..judge.trial import Trial
 from ..judge.verdicts import RIGHT
-from ..report.outcomes import Outcome
 from . import by_probing
 from .by_running import is_called_once, is_late, until_the_end_of, with_case
+from .causes import Faults
 from .hypothesis import OF_PACKS, Hypothesis, is_right, of_table, pairs_of
 
 MOST_LEVELS = 3  # reasons that come on top of each other
@@ -46,10 +44,10 @@ class Greens:
     Without them an offset that one option hides would be called ignored.
     """
 
-    def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
-        self.implementation, self.how = implementation, how
+    def __init__(self, faults: Faults) -> None:
+        self.implementation, self.how = faults.implementation, faults.how
         self.trials: dict[str, Trial] = {}
-        cases = [o.case for o in outcomes if o.verdict in RIGHT and o.case.judge == "value"]
+        cases = [o.case for o in faults.outcomes if o.verdict in RIGHT and o.case.judge == "value"]
         self.cases = sorted((case for case in cases if case.pairs <= REFUTING_PAIRS), key=lambda case: case.pairs)
 
     def refute(self, hypothesis: Hypothesis, way: tuple[Any, ...]) -> bool:
@@ -80,15 +78,13 @@ def plainness(trial: Trial) -> tuple[int, int]:
     return len(trial.case.options), pairs_of(trial)
 
 
-def reasons(
-    trials: Mapping[str, Trial], greens: Greens, reds: Mapping[str, Trial], known: Sequence[Reason] = ()
-) -> list[Reason]:
-    """Reasons for red results, each with the cases that it explains; ``reds`` also has those of other causes.
+def reasons(faults: Faults, trials: Mapping[str, Trial], known: Sequence[Reason] = ()) -> list[Reason]:
+    """Reasons for red results, each with the cases that it explains; ``faults`` also has those of other causes.
 
     First those that an earlier look found, then each value of each axis; where plain calls have no reason by that, two
     values at once.
     """
-    table = of_table(_numbers(trials.values())) if trials else []
+    table, greens = of_table(_numbers(trials.values())) if trials else [], Greens(faults)
     found = _confirmed(known, trials, greens)
     every, left = _by_one_value(found, table, trials, greens), _without_reason(trials, found)
     plain = {name for name, trial in left.items() if _is_asked_once(trial) and not trial.case.options}
@@ -97,7 +93,7 @@ def reasons(
             both = _two_of(table, left)
         if pairs := list(_of_level(left, both, greens)):
             every = _by_one_value([*found, *pairs], table, trials, greens)
-    return _standing(every, trials, reds)
+    return _standing(every, trials, faults.trials)
 
 
 def _without_reason(trials: Mapping[str, Trial], found: Iterable[Reason]) -> dict[str, Trial]:

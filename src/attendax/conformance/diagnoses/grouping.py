@@ -17,7 +17,7 @@ from ..judge.verdicts import AGAIN, AN_ARRAY, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, unexplained
 from .causes import VAGUE, WRONG, Faults, apart, folded, has_numbers, joined, rank
-from .explaining import REFUTING_PAIRS, Greens, Reason, plainness, question_of, reasons, speaks
+from .explaining import REFUTING_PAIRS, Reason, plainness, question_of, reasons, speaks
 from .hypothesis import SLOW_PAIRS, Hypothesis, pairs_of
 from .qualifiers import qualified
 
@@ -74,7 +74,7 @@ def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how:
         with by_running.until_the_end_of("calls again"):
             _of_calls(faults)
         faults.left += plainest[LOOK_CALLS:]
-        return reasons(faults.of_numbers(), Greens(implementation, outcomes, how), faults.trials)
+        return reasons(faults, faults.of_numbers())
 
 
 def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -98,12 +98,11 @@ def diagnosed(
         faults = Faults(implementation, how, left, outcomes)
         with by_running.until_the_end_of("calls again"):
             _of_calls(faults)
-        greens = Greens(implementation, outcomes, how)
         dropped = {o.case.name: faults.trial(o) for o in left if o.case.judge == "dropped"}
         reach = Reach(dropped | dict(faults.trials))
         with by_running.until_the_end_of("telling apart"):
             stand, beside = _small(faults)
-            known[:] = reasons(stand, greens, faults.trials, known)
+            known[:] = reasons(faults, stand, known)
             for hypothesis, names in known:
                 reach.by_name[hypothesis.name].append(hypothesis)
                 more = reach.changed(hypothesis.name, *(beside[one] for one in names if one in beside))
