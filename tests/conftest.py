@@ -31,6 +31,13 @@ def rng():
     return np.random.default_rng(20)
 
 
+@pytest.fixture
+def as_users_have_it():
+    """32 bits, and ranks promoted: what functions of users are written for."""
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield
+
+
 def pytest_addoption(parser):
     parser.addoption("--share", metavar="K/N", default="1/1", help="one of N equal shares of the tests")
 

@@ -14,7 +14,7 @@ from attendax import cli
 from attendax.conformance.against import describing_layers, diff, layers, report
 from attendax.conformance.against.remote import Function
 from attendax.exits import Refusal
-from pairs_of_functions import PAIRS
+from pairs_of_functions import PAIRS, softmax
 
 QUICK = (
     "causal_end",
@@ -70,11 +70,6 @@ def test_a_pair_of_a_public_thread(name):
 def test_there_are_so_many_pairs():
     assert len(PAIRS) >= 40
     assert [name for name, pair in PAIRS.items() if "#" not in pair.source.split(":")[0]] == []
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
 
 
 def plain(query, key, value, mask=None, is_causal=False):

@@ -12,15 +12,7 @@ from attendax.conformance.cases.case import Inputs
 from attendax.conformance.conventions import formula
 from attendax.conformance.conventions.values import LAW
 from attendax.exits import Refusal
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
-
-
-def scored(query, key):
-    return query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+from pairs_of_functions import scored, softmax
 
 
 def masked(query, key, value, mask=None):

@@ -8,7 +8,6 @@ import importlib.util
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 
@@ -20,10 +19,7 @@ from places import KIT
 FILES = {"in_torch": "torch", "in_jax": "jax", "in_keras": "keras"}
 
 
-@pytest.fixture(autouse=True)
-def as_users_run_it():
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def entries(kind):

@@ -23,10 +23,7 @@ from places import KIT, TESTS
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def as_users_run_it():
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def sees_all(tokens):

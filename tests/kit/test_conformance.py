@@ -27,11 +27,7 @@ LAWS = {f"L{k}" for k in range(1, 18)}
 KIT = Path(checking.__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def as_users_have_it():
-    """32 bits, and ranks promoted: what the judged functions are written for."""
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def right(**settings):

@@ -1,6 +1,5 @@
 """Every case of the kit has a planted mistake that it catches, and earlier ones do not; what is right passes all."""
 
-import jax
 import pytest
 
 import mistakes_by_others
@@ -48,11 +47,7 @@ NOT_ASKED = {  # the kit's offset is an int32 for each batch, and so are its len
 }
 
 
-@pytest.fixture(autouse=True)
-def as_users_have_it():
-    """32 bits, and ranks promoted: what the judged functions are written for."""
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 @pytest.mark.slow

@@ -21,11 +21,7 @@ from stated import check
 BASE = 0.5
 
 
-@pytest.fixture(autouse=True)
-def as_users_have_it():
-    """32 bits, and ranks promoted: what the judged functions are written for."""
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def formula(query, key, value):

@@ -17,11 +17,7 @@ FIRST_ORDER = [case.name for case in CASES if "sinks=" in case.call and case.lev
 LAST = "gradient: sinks, masked"
 
 
-@pytest.fixture(autouse=True)
-def as_users_have_it():
-    """32 bits, and ranks promoted: what the judged functions are written for."""
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def eager(query, key, value, *, mask=None, scale=None, sinks=None):

@@ -15,11 +15,7 @@ from libraries import implementation
 check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
 
 
-@pytest.fixture(autouse=True)
-def as_users_have_it():
-    """32 bits, and ranks promoted: what the judged functions are written for."""
-    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 def by_einsum(query, key, value, *, mask=None, is_causal=False):
