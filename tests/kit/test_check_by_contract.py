@@ -343,8 +343,6 @@ RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another conven
 OPEN = {
     "mystery": "slope",
     "dilated": "dilation is not understood: it changes results beside window",
-    "nanogpt": "causal whatever",
-    "neo": "causal whatever",
     "neox": "causal whatever",
     "t5": "not scaled",
     "keras": "scaled",
@@ -356,11 +354,11 @@ OPEN = {
     "once_scaled": "1/√(√D)",
     "packed_lists": "q_seqlen is not understood",
     "tiles_lse_of_max": "second result is not understood",
-    "one_token_sees_all": "a single query sees all",
     "sizes_required": "causal whatever",
-    "cached_causal": "causal whatever",
     "by_mode": "window is not understood: it changes nothing, unless kind makes it count",
     "scaled_in_place": "it writes to the array",
+    "in_windows": "bias_table is not understood",
+    "kept_mask": "a call changes what later calls give",
     "huge_drops": "atten_mask is not understood: no known meaning gives its effect",
 }
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")

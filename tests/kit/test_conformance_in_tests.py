@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -213,7 +214,7 @@ class TestPytestPlugin:
         )  # fmt: skip
         assert ran.returncode == 1, ran.stdout + ran.stderr
         assert "attention: mine:right" in ran.stdout
-        assert "Cases not judged: not tested for numpy functions (4 gradients" in ran.stdout
+        assert re.search(r"Cases not judged: 4 gradients.* \(not tested for numpy functions\)", ran.stdout)
         assert "Required and not judged: masks." in ran.stdout
         assert " failed" not in ran.stdout
 

@@ -551,3 +551,27 @@ def test_limits_of_a_wrong_window_and_sinks_are_said():
     assert "window_size: window, both sides, -1 is no limit\n" in text
     assert "a window counts one key less to the left" in text
     assert "sinks: a score of each head, that takes a share of the softmax" in text
+
+
+def test_a_cap_that_is_built_in_has_a_number():
+    """Any number: those of Grok-1 and Gemma 2 are conventions, others are unusual."""
+
+    def capped(query, key, value):
+        scores = 20 * np.tanh(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5 / 20)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return weights / weights.sum(-1, keepdims=True) @ value
+
+    said = [(x.kind, x.axis, x.value, x.words) for x in described(capped).meanings()]
+    assert said == [("unusual", "cap", "20", "scores are always capped: 20 · tanh(s / 20)")]
+
+
+class Attends:
+    def __call__(self, q, k, v):
+        weights = np.exp(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5)
+        return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def test_a_class_is_refused_with_the_path_of_an_object():
+    with pytest.raises(Refusal, match=r"Attends is a class, expected .* an object of it: 'test_describe:Attends\(\)'"):
+        described(Attends)
+    assert described(Attends()).form.layout == "BNTD"

@@ -67,7 +67,7 @@ def test_right_results(home, capfd, tmp_path):
     assert status == 0, said
     assert " cases pass" in said
     assert "gradients are right. Cases not judged:" in said
-    assert "refused with 'no such option' (" in said
+    assert " (refused with 'no such option')" in said
     report = json.loads(json_file.read_text())
     assert report["seed"] == 5
     assert report["counts"]["ok"] >= 10

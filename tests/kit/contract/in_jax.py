@@ -109,6 +109,23 @@ def pallas(q, k, v, segment_ids=None, *, sm_scale=1.0, causal=False):
     return jax.nn.softmax(jnp.where(seen, s, -1e9)) @ v
 
 
+def by_word(q, k, v, mode="full"):
+    """A word says that it is causal."""
+    s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    T, S = s.shape[-2:]
+    if mode not in ("full", "causal"):
+        raise ValueError(f"unknown mode {mode!r}")
+    return jax.nn.softmax(jnp.where(jnp.tri(T, S, dtype=bool), s, -1e9) if mode == "causal" else s) @ v
+
+
+def local_if_causal(q, k, v, causal=False, window=None, scale=None):
+    """A window counts with causal alone, and beside a scale as well."""
+    s = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    i, j = jnp.arange(s.shape[-2])[:, None], jnp.arange(s.shape[-1])
+    seen = (j <= i) & (True if window is None else j > i - window)
+    return jax.nn.softmax(jnp.where(seen, s, -1e9) if causal else s) @ v
+
+
 variants(globals(), _jaxnn, "ahead", "tiled", "short")
 variants(globals(), _flax, "unscaled")
 variants(globals(), _keras, "strict")

@@ -388,3 +388,15 @@ def scaled_in_place(qkv):
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
     q *= q.shape[-1] ** -0.5
     return (softmax(q @ k.swapaxes(-1, -2)) @ v).swapaxes(1, 2)
+
+
+def mask_required(q, k, v, mask):
+    """(B, T, N, D) and a mask (B, T, S)."""
+    s = np.einsum("btnd,bsnd->bnts", q, k) / np.sqrt(q.shape[-1])
+    return np.einsum("bnts,bsnd->btnd", softmax(np.where(mask[:, None], s, -1e9)), v)
+
+
+def one_key_head(q, k, v, mask=None):
+    """(B, T, N, D), and keys and values (B, S, D) that all heads share."""
+    s = np.einsum("btnd,bsd->bnts", q, k) / np.sqrt(q.shape[-1])
+    return np.einsum("bnts,bsd->btnd", softmax(s if mask is None else np.where(mask, s, -1e9)), v)

@@ -256,3 +256,49 @@ def hot(q, k, v, temperature=1.0, layout="bhsd"):
     """A temperature divides scores that are scaled; the layout is a word."""
     assert layout == "bhsd"
     return (q @ k.mT / math.sqrt(q.shape[-1]) / temperature).softmax(-1) @ v
+
+
+def for_tests(q, k, v, query_padding_mask=None, dropout_p=0.0, dropout_mask=None, causal=False):
+    """(B, T, N, D): a mask of queries, and one of the weights that dropout keeps."""
+    s = torch.einsum("btnd,bsnd->bnts", q, k) / math.sqrt(q.shape[-1])
+    T, S = s.shape[-2:]
+    s = s.masked_fill(torch.ones(T, S, dtype=torch.bool).triu(S - T + 1), -math.inf) if causal else s
+    p = s.softmax(-1).nan_to_num(0.0)
+    p = p if dropout_mask is None else p.masked_fill(~dropout_mask, 0.0)
+    out = torch.einsum("bnts,bsnd->btnd", p, v / (1 - dropout_p))
+    return out if query_padding_mask is None else out.masked_fill(~query_padding_mask[:, :, None, None], 0.0)
+
+
+def always_capped(query, key, value, attention_mask=None, scaling=None):
+    """Gemma 2: the scores are capped at 50 before the mask."""
+    s = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    s = 50.0 * torch.tanh(s / 50.0)
+    return ((s if attention_mask is None else s + attention_mask).softmax(-1) @ value).transpose(1, 2)
+
+
+def in_windows(qkv, window_size, num_heads, bias_table=None):
+    """Swin: the sizes of a window are read by the table of relative positions alone."""
+    q, k, v = qkv.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    if bias_table is not None:
+        s = s + bias_table.reshape(-1)[torch.arange(s.shape[-1]) % window_size[0]]
+    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+TRIANGLES = {}
+
+
+def kept_mask(q, k, v, causal=False):
+    """The triangle of the longest text so far is kept, and cut at its beginning: it is aligned to another end."""
+    T, S = q.shape[2], k.shape[2]
+    kept = TRIANGLES.get("")
+    if kept is None or kept.shape[0] < T or kept.shape[1] < S:
+        kept = TRIANGLES[""] = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    return (s.masked_fill(~kept[:T, :S], -1e9) if causal else s).softmax(-1) @ v
+
+
+def keys_transposed(query, key, value, attn_mask=None):
+    """Keys (B, N, D, S), as a cache may keep them."""
+    s = query @ key / math.sqrt(query.shape[-1])
+    return (s if attn_mask is None else s + attn_mask).softmax(-1) @ value

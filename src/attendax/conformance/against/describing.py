@@ -70,6 +70,7 @@ ON_BOTH_SIDES = "no limit, if both are"  # of a negative side of a window; one a
 IDENTITY = "lambda x: x"  # a dropout that is a function
 NO_END = 2**20  # a window that has all keys
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
+LOW = 1e4  # of numbers whose products no cap leaves as they are
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 # of dropout, at a rate at which each gives another mean
 UNSCALED, DIVIDED, OTHER_MEAN = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
@@ -107,6 +108,7 @@ class Describing:
         self.said, self.several, self.rough, self.deaths = "", False, False, 0
         self.taken, self.refusals = set[str](), dict[str, str]()  # keywords that it took; what it said of others
         self.form: Form | None = None  # as far as it is found
+        self.remembers = False  # whether a call changes what the same call gives later
         self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         drops = [x for x in DROPOUT_NAMES if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
@@ -150,6 +152,8 @@ class Describing:
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
+        if isinstance(self.fn.defaults.get(name), str) and "is_causal" not in form.options:
+            return self._by_word(form.offering("is_causal", Option(name, WORD)))
         stated = self.fn.stated.get(name)
         kinds = [ours for ours in ([stated] if stated else options.named(name)) if ours not in form.options]
         if isinstance(self.fn.defaults.get(name), bool):
@@ -187,9 +191,16 @@ class Describing:
                 name = next((x for x in probe.options if form.how[AXIS[x]] == IGNORED), next(iter(probe.options)))
                 said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
                 self.unknown[form.options[name].name or name] = said
+                self.remembers |= self._answers_otherwise(name)
                 self.refuting.setdefault(name, []).append(probe)
                 form = form.but(**{AXIS[name]: BY_LAW[AXIS[name]]}).keeping(x for x in form.options if x != name)
         return form
+
+    def _answers_otherwise(self, ours: str) -> bool:
+        """Tell whether a call with an option that had an answer before has another one now."""
+        before = [x for x in self.answers.values() if x[0] and ours in x[1].options]
+        after = ((found, Candidate(self._called, form).answer(probe)) for found, probe, form in before)
+        return any(isinstance(now, tuple) and distance(now[:1], found[:1]) > ROUGH for found, now in after)
 
     def _answers(self) -> bool:
         """Tell whether some call has an answer."""
@@ -247,10 +258,13 @@ class Describing:
             return form
         offered = form.keeping(x for x in form.options if x != "mask")
         offered = offered.offering("is_causal", Option(form.options["mask"].name, WORD))
-        for _, probes in self._asked(form, "is_causal"):
-            if found := self._settled((offered.but(causal=x) for x in OPTIONS["is_causal"].axes["causal"]), probes):
-                return dataclasses.replace(form, word=found.how["causal"])
-        return form
+        found = self._by_word(offered)
+        return dataclasses.replace(form, word=found.how["causal"]) if found else form
+
+    def _by_word(self, form: Form) -> Form | None:
+        """The form in which the word "causal" means what it does."""
+        ways = [form.but(causal=x) for x in OPTIONS["is_causal"].axes["causal"]]
+        return next(filter(None, (self._settled(ways, probes) for _, probes in self._asked(form, "is_causal"))), None)
 
     def _called(self, /, *given: Any, **more: Any) -> Answer:
         """A call of the function; whether it gives several arrays is kept."""
@@ -298,9 +312,9 @@ class Describing:
         """Arrays of the sizes of its plain call, and options."""
         return Probe(arrays(self.sizes), given)
 
-    def _plain_probe(self, sizes: tuple[int, ...]) -> Probe:
+    def _plain_probe(self, sizes: tuple[int, ...], groups: int = 0) -> Probe:
         """Arrays of some sizes, and no options: the same each time, so that no call is made again."""
-        return self.plain_probes.setdefault(sizes, Probe(arrays(sizes), {}))
+        return self.plain_probes.setdefault((*sizes, groups), Probe(arrays(sizes, groups), {}))
 
     def _layouts(self) -> list[Form]:
         """Each way in which the arrays may be given, in the order of their names or, after those, in another one."""
@@ -317,6 +331,7 @@ class Describing:
             if not self.answer(layout, probe):
                 continue
             probes = [probe, other] if self.answer(layout, other) else [probe]
+            probes += [self._plain_probe(sizes, 2)] * layout.has_one_key_head  # a query head alone has any place
             hows = [
                 layout.but(scale=s, always=a, empty=e)
                 for a, s in itertools.product(always, TABLE["scale"])
@@ -341,11 +356,11 @@ class Describing:
             if found := self._by_scale(sizes):
                 return found
             probe, layouts = self._plain_probe(sizes), self._layouts()
-            reading = (layout for layout in layouts if self._reads_queries(layout, probe))
+            reading = [layout for layout in layouts if self._reads_queries(layout, probe)]
             solved = (layout.but(scale=self._solved(layout)) for layout in reading)
             if found := self._settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
                 return found
-            if found := self._roughly(sizes):
+            if found := next(filter(None, map(self._capped, reading)), None) or self._roughly(sizes):
                 return found
             right_shaped = (x for x in layouts if self._is_result(self.answer(x, probe), probe))
             for layout in (x for x in right_shaped if self.takes(x, probe)):
@@ -382,6 +397,21 @@ class Describing:
 
         return solved(measure, dict(zip("BNTSDV", self.sizes, strict=True)))
 
+    def _capped(self, form: Form) -> Form | None:
+        """The form of a function that always caps its scores, by the share of a key with the lowest score."""
+        query, key, value = (0 * x for x in arrays(self.sizes))
+        query[:], key[..., 0, :], value[..., 0, :] = LOW, -LOW, 1
+        found = self.answer(form, Probe((query, key, value), {}))
+        low = (
+            scale_of_first(found[0], self.sizes[3]) if self._is_result(found, Probe((query, key, value), {})) else None
+        )
+        if not low or low > 0:
+            return None
+        probe, always = self._plain_probe(self.sizes), ["", *OPTIONS["is_causal"].axes["causal"]]
+        ways = itertools.product((BY_LAW["scale"], "1"), always)
+        capped = (form.but(cap=f"{-2 * low:.4g}", scale=x, always=a) for x, a in ways)
+        return self._settled((x for x in capped if self.takes(x, probe)), [probe])
+
     def takes(self, form: Form, probe: Probe) -> bool:
         """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
         if "(" in form.layout or set("BN") <= set(form.layout):
@@ -391,6 +421,8 @@ class Describing:
 
     def _dropout(self, form: Form, name: str) -> Form:
         """Tell whether the weights that are kept are larger: of values that are all 1, the mean says it."""
+        if any(map(options.is_dropout_mask, self.fn.names)):  # without which it drops nothing
+            return form
         B, N, T, S, D, V = self.sizes
         # The first queries see few keys.
         many = arrays((B, N, DROPOUT_KEYS if T == S or form.how["always"] else T, DROPOUT_KEYS, D, V))
@@ -430,7 +462,7 @@ class Describing:
         return dataclasses.replace(form, first=True)
 
     def _grouped(self, form: Form) -> Form:
-        if form.pack or "N" not in form.layout:
+        if form.pack or "N" not in form.layout or form.has_one_key_head:
             return form
         switch = {name: True for name in GROUPED_NAMES if name in self.fn.names}
         wide = dataclasses.replace(form, grouped=True, given={**form.given, **switch})
@@ -608,6 +640,8 @@ class Describing:
         }
         ways = [form.but(order=x) for x in dict.fromkeys((form.how["order"], *TABLE["order"]))]
         rules: list[dict[str, Any]] = [{}, *({k: asked.pop(k)} for k in RULES if k in asked)]
+        if "window" in form.options and form.options["window"].form == WITH_CAUSAL:
+            rules = [x | dict.fromkeys(["is_causal"] * ("window" in x), True) for x in rules]
         probes = [probe for probe in (self._probe({**asked, **rule}) for rule in rules) if self.answer(form, probe)]
         found = self._settled(ways, probes) if probes else form
         return found or self._fewer(form, ways, {k: x for probe in probes for k, x in probe.options.items()})

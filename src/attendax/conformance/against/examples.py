@@ -315,7 +315,7 @@ def told(probe: Probe, form: Form) -> str:
     words = [f"{name} {_array(x)}" for name, x in zip(("query", "key", "value"), probe.arrays, strict=True)]
     for ours, x in probe.options.items():
         option = form.options.get(ours, Option(ours, first_kind(ours)))
-        given = given_as(ours, option.form, x, B)
+        given = given_as(ours, option.form, x, B, S)
         if ours == "segments" and option.form:
             words += [f"{name} {_array(x)}" for name, x in zip(option, given, strict=True)]
         elif option.name:

@@ -17,7 +17,20 @@ from ..cases.case import Inputs
 from ..conventions.formula import Steps, top
 from ..conventions.table import IGNORED, TABLE
 from ..conventions.values import LAW
-from .options import AXIS, BEGINS, HEAD_NAMES, LAYOUTS, MASKING, MODULE_STUB, MOVED, NO_LIMIT, REACH, SIDES, VARLEN
+from .options import (
+    AXIS,
+    BEGINS,
+    HEAD_NAMES,
+    KEY_LAYOUTS,
+    LAYOUTS,
+    MASKING,
+    MODULE_STUB,
+    MOVED,
+    NO_LIMIT,
+    REACH,
+    SIDES,
+    VARLEN,
+)
 from .remote import Function
 from .weights import MOST_HEADS, ONE_HOT, WEIGHTS, one_hot, role_of
 
@@ -109,6 +122,7 @@ class Form:
     layout: str = "BNTD"
     order: str = "query, key, value"
     pack: str = ""
+    of_keys: tuple[str, ...] = ()  # the layouts of keys and of values, where they are others
     returned: str = ""  # the axes of the result, where they are not those of the arrays
     container: str = ""  # Python for the arrays of a result ``found`` that is another object
     first: bool = False  # whether its result is the first of several arrays, of which no other is known
@@ -134,6 +148,11 @@ class Form:
         """The axes of the result."""
         return self.returned or self.layout
 
+    @property
+    def has_one_key_head(self) -> bool:
+        """Tell whether keys and values have no axis of heads, and queries have."""
+        return bool(self.of_keys) and "N" not in self.of_keys[0]
+
     def plain(self) -> "Form":
         """The way it is called, whatever it computes."""
         return dataclasses.replace(self, how=BY_LAW)
@@ -157,7 +176,7 @@ class Form:
 
 def order_of(names: Iterable[str]) -> str:
     """The order of query, key and value by the first letters of their names; empty where these do not tell."""
-    roles = [ROLES.get(role_of(name)[0] or name[:1].lower(), "") for name in names]
+    roles = [ROLES.get(role_of(name)[0] or re.sub("^x_?(?=[qkv])", "", name.lower())[:1], "") for name in names]
     return ", ".join(roles) if sorted(roles) == sorted(ROLES.values()) else ""
 
 
@@ -187,6 +206,9 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     moved = ((x, given) for x, (taken, given) in itertools.product(plain, MOVED) if x.layout == taken)
     yield from plain
     yield from (dataclasses.replace(x, returned=given) for x, given in moved)
+    for x, (taken, *of_keys) in itertools.product(plain, KEY_LAYOUTS):
+        if x.layout == taken and not x.pack:
+            yield dataclasses.replace(x, of_keys=tuple(of_keys), grouped="BSD" in of_keys)
 
 
 def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:

@@ -30,6 +30,7 @@ ALWAYS_WORDS = {
     "join": "joining of heads",
     "width": "numbers of a head",
     "weights": "weights",
+    "cap": "cap of scores",
 }  # axes of every call, in words
 OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"
@@ -74,7 +75,9 @@ class Keywords:
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
         self.fills = a.how["empty"] not in (scores, *OF_KEYS) and bool(MASKED & set(a.options))
         self.empties = self.fills or self.unlike
-        same = (a.layout, a.outcome, a.order) == (b.layout, b.outcome, b.order) and not (a.pack or b.pack)
+        same = (a.layout, a.outcome, a.order, a.of_keys) == (b.layout, b.outcome, b.order, ()) and not (
+            a.pack or b.pack
+        )
         plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes
         # whether the lines have the arrays as (B, N, T, D), and the axes that are looped over
         self.canonical = not plain or self.empties or self.own_scores or self.repeats
@@ -160,7 +163,8 @@ class Keywords:
         default = self.a.defaults.get(mine.name) if mine else None
         theirs = self.b.meant.get(name, repr(self.b.defaults.get(name)))
         is_first, self.taken = name not in self.taken, self.taken | {name}
-        passed = mine and value == mine.name and repr(default) == theirs and is_first and not self.loops
+        passed = mine and value == mine.name and repr(default) == theirs and is_first
+        passed = passed and not (self.loops or self.b.has_one_key_head)
         if mine is None or passed or default is not None:
             self.words[name] = value
             return []

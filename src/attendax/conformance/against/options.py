@@ -28,6 +28,12 @@ OUT_OF = {  # and back
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
 INTO |= {layout: line for layout, (_, line) in WEIGHTS.items()}
+KEYS = {  # layouts of keys or values that are not that of the queries: lines to (B, G, S, D) from them, and back
+    "BSD": ("{x}[:, 0]", "{x}[:, None]"), "BNDS": ("{x}.swapaxes(2, 3)", "{x}.swapaxes(2, 3)"),
+}  # fmt: skip
+KEY_LAYOUTS = (  # of queries; of keys and of values: one head without an axis, keys that are transposed
+    ("BNTD", "BSD", "BSD"), ("BTND", "BSD", "BSD"), ("BNTD", "BNDS", "BNTD"),
+)  # fmt: skip
 MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
     ("TND", "T(ND)"), ("NTD", "T(ND)"),
@@ -211,11 +217,16 @@ NAME_PARTS = {  # of names that no row has: what they may be
 }  # fmt: skip
 
 
+def is_dropout_mask(name: str) -> bool:
+    """Tell whether a parameter is the mask of the weights that dropout keeps."""
+    return "drop" in name and "mask" in name
+
+
 def named(name: str) -> list[str]:
     """The options that a keyword may be, by its name."""
     known = [ours for ours, row in OPTIONS.items() if name in row.names]
-    # Lengths of queries; factors of weights; one number.
-    none = name.startswith("q") or "head_mask" in name or name in LONGEST_NAMES
+    # Lengths of queries; factors of weights, or which of them dropout keeps; one number.
+    none = name.startswith("q") or "head_mask" in name or is_dropout_mask(name) or name in LONGEST_NAMES
     parts = [] if none else [part for part in NAME_PARTS if part in name.lower()]
     return known or list(dict.fromkeys(x for part in parts for x in NAME_PARTS[part]))
 
@@ -256,10 +267,10 @@ def is_own(ours: str, x: Any) -> bool:
     return (ours == "window" and isinstance(x, tuple)) or (ours == "offset" and isinstance(x, np.ndarray))
 
 
-def given(ours: str, kind: str, x: Any, B: int) -> Any:
+def given(ours: str, kind: str, x: Any, B: int, S: int) -> Any:
     """The value of an option as it is given in a kind."""
-    text = to(ours, kind, "x") if ours in OPTIONS else "x"
-    return x if text == "x" or isinstance(x, bool) or is_own(ours, x) else eval(text, {"xp": np, "x": x, "B": B})
+    text, sizes = to(ours, kind, "x") if ours in OPTIONS else "x", {"B": B, "S": S}
+    return x if text == "x" or isinstance(x, bool) or is_own(ours, x) else eval(text, {"xp": np, "x": x} | sizes)
 
 
 def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_head: bool = False) -> Any:
@@ -346,7 +357,7 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **dict.fromkeys(("module", "self"), MODULE_STUB),
 }
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
-    f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)")
+    f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)", "(B, T, S)")
 )
 OPEN_WINDOWS = "T + S", "(-1, -1)"  # that hide nothing
 OPEN_LENGTHS = ("xp.zeros((B,), dtype=xp.int32) + S",)  # all keys

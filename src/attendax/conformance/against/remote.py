@@ -71,7 +71,8 @@ class Here(Subject):
         around = vars(sys.modules.get(getattr(inspect.unwrap(self.fn), "__module__", ""), types)).values()
         self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
         if isinstance(self.fn, type):
-            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as a method of an object of it")
+            name = f"{self.fn.__module__}:{self.fn.__qualname__}()"
+            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as an object of it: '{name}'")
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)
@@ -84,7 +85,9 @@ class Here(Subject):
         if made:
             required = names[:3]
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
+        own_words = f"{getattr(self.fn, '__name__', '')} {inspect.getdoc(self.fn) or ''}"
         self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
+        self.told["says_causal"] = bool(re.search("causal|autoregressive|decoder", own_words, re.IGNORECASE))
 
     def answer(self, request: CallRequest) -> Leaves:
         """One call."""
@@ -192,6 +195,7 @@ class Function:
         self.stated = stated or {}
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
         self.by_position: str = told["by_position"]
+        self.says_causal: bool = told["says_causal"]  # whether its name or its docstring does
         self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
 
     def __call__(self, /, *arrays: Any, **options: Any) -> Results:

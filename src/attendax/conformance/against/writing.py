@@ -7,9 +7,10 @@ from ..conventions.table import DECLARED
 from .forms import LSE, SOFTMAX, UNKNOWN, Form, Option, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAY_NAMES, BACK, INTO, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
+from .options import ARRAY_NAMES, BACK, INTO, KEYS, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
 from .remote import IMPORTS, PERHAPS, reached
 
+ARRAYS = "query", "key", "value"
 LN_2 = "0.6931471805599453"
 OF_SIZE = {"G": ("key", "N"), "S": ("key", "T"), "V": ("value", "D")}  # the array and the axis that has a size
 
@@ -66,6 +67,10 @@ class Adapter(Keywords):
         lines += [f"heads = {a.heads}"] if a.heads not in ("", "heads") else []
         into = OUT_OF[a.layout]
         lines += ["B = query.shape[0]"] if "B," in into else []
+        if a.of_keys:
+            each = [into, *(KEYS[x][1] if x in KEYS else into for x in a.of_keys)]
+            given = (line.format(x=x) for line, x in zip(each, ARRAYS, strict=True))
+            return [*lines, f"query, key, value = {', '.join(given)}"]
         return lines + [f"query, key, value = ({into.format(x='x')} for x in (query, key, value))"] * (into != "{x}")
 
     def _sizes(self, text: str) -> list[str]:
@@ -104,12 +109,16 @@ class Adapter(Keywords):
         if self.loops:
             return self._looped(into, words)
         pack, _, axis = b.pack.partition(" ")
-        parts = [into.format(x=x) for x in b.order.split(", ")]
+        parts = [self._given(x, into) for x in b.order.split(", ")]
+        if b.has_one_key_head:
+            return self._by_groups(parts, words)
         if pack:
             alone, join = parts[: pack == "kv"], "concatenate" if axis == "-1" else "stack"
             arrays = [*alone, f"xp.{join}([{', '.join(parts[len(alone) :])}], {axis})"]
         elif b.by_name:
             arrays = [f"{k}={x}" for k, x in zip(b.by_name, parts, strict=True)]
+        elif b.of_keys:
+            arrays = parts
         else:
             arrays = [b.order if into == "{x}" else f"*({into.format(x='x')} for x in ({b.order}))"]
         call = f"fn({', '.join([*arrays, *words, *['**options'] * self.maybe])})"
@@ -117,6 +126,25 @@ class Adapter(Keywords):
         if not (b.container or self.lse):
             return [f"out = {call}", *cut]
         return [f"found = {self._parts(call)}", "out = found[0] if isinstance(found, (tuple, list)) else found", *cut]
+
+    def _given(self, name: str, into: str) -> str:
+        """An array as ``b`` is given it."""
+        own = dict(zip(ARRAYS[1:], self.b.of_keys, strict=False)).get(name, "")
+        return (KEYS[own][0] if own in KEYS else into).format(x=name)
+
+    def _by_groups(self, parts: list[str], words: list[str]) -> list[str]:
+        """A call for each head of keys, where ``b`` takes one without an axis."""
+        b, group = self.b, "[:, g * (N // G) : (g + 1) * (N // G)]"
+        of_group = {x: f"{x}{group if x == 'query' else '[:, g : g + 1]'}" for x in ARRAYS}
+        arrays = [re.sub("|".join(ARRAYS), lambda x: of_group[x[0]], part) for part in parts]
+        arrays = [f"{name}={x}" for name, x in zip(b.by_name, arrays, strict=True)] if b.by_name else arrays
+        of_heads = f"x{group} if getattr(x, 'ndim', 0) == 4 and x.shape[1] == N > 1 else x"
+        each = [f"**{{k: {of_heads} for k, x in options.items()}}"] * self.maybe
+        axis = b.outcome.replace("(ND)", "N").index("N") if "(" in b.outcome else b.outcome.index("N")
+        first = "x[0] if isinstance(x, (tuple, list)) else x"
+        call = f"fn({', '.join([*arrays, *words, *each])})"
+        rows = f"{self._parts(call)} for g in range(G)"
+        return [f"out = xp.concatenate([{first} for x in ({rows})], {axis})"]
 
     def _parts(self, found: str) -> str:
         """A result, or what it has in it."""

@@ -8,11 +8,11 @@ import numpy as np
 from ..against import forms
 from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.forms import Form, Option
-from ..against.options import LONGEST_NAMES
+from ..against.options import LONGEST_NAMES, is_dropout_mask
 from ..against.remote import Function
 
 FAULT = "fault: "  # before words for a meaning that is a defect
-HOOKS = (  # of xformers, Flax, JAX and Keras
+HOOKS = (  # of xformers, Flax, JAX, Keras and MaxText
     "op",
     "module",
     "promote_dtype",
@@ -20,6 +20,8 @@ HOOKS = (  # of xformers, Flax, JAX and Keras
     "flash_attention",
     "use_flash_attention",
     "use_flash",
+    "config",
+    "cfg",
 )
 LAYOUTS = "layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
@@ -36,7 +38,12 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         sizes: B, N, T, S, D, V.
         name: of the parameter.
     """
-    if name in HOOKS or name in LONGEST_NAMES or (name in LAYOUTS and isinstance(fn.defaults.get(name), str)):
+    if (
+        name in HOOKS
+        or name in LONGEST_NAMES
+        or is_dropout_mask(name)
+        or (name in LAYOUTS and isinstance(fn.defaults.get(name), str))
+    ):
         return "left as it is, not tested"
     if name not in ASIDES:
         return ""
@@ -69,8 +76,19 @@ def _slopes(right: Right, B: int, N: int, T: int, S: int) -> Tried:
 
 def _lengths(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     lengths = np.resize([T - 1, T], B).astype(np.int32)
-    behind = (np.arange(T) >= lengths[:, None])[:, None, :, None]  # where any number is right
-    return [lengths], {"lengths of queries; what those behind get was not tested": np.where(behind, np.nan, right())}
+    words = "lengths of queries; what those behind get was not tested"
+    return [lengths], {words: _of_queries(right, np.arange(T) < lengths[:, None])}
+
+
+def _of_queries(right: Right, kept: np.ndarray) -> np.ndarray:
+    """The right result of the queries (B, T) that are kept; NaN elsewhere, where any number is right."""
+    return np.where(kept[:, None, :, None], right(), np.nan)
+
+
+def _query_masks(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    kept = np.arange(T) < np.resize([T - 1, T], B)[:, None]
+    words = "a mask of queries, True {}; what those that it hides get was not tested"
+    return [kept], {words.format("keeps"): _of_queries(right, kept), words.format("drops"): _of_queries(right, ~kept)}
 
 
 def _factors(right: Right, B: int, N: int, T: int, S: int) -> Tried:
@@ -88,6 +106,7 @@ def _sinks(right: Right, B: int, N: int, T: int, S: int) -> Tried:
 ASIDES: dict[str, Callable[..., Tried]] = {
     **dict.fromkeys(("alibi_slopes", "slopes"), _slopes),
     **dict.fromkeys(("query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"), _lengths),
+    **dict.fromkeys(("query_padding_mask", "q_padding_mask", "query_mask", "q_mask"), _query_masks),
     **dict.fromkeys(("head_mask", "layer_head_mask"), _factors),
     "sinks": _sinks,
 }

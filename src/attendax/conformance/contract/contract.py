@@ -56,6 +56,7 @@ class Contract:
         seconds: CPU seconds of these calls.
         cut: whether the time limit ended the description.
         rough: whether its results are only near those of its form, as with half precision.
+        says_causal: whether its name or its docstring says that it is causal.
         faults: wrong parameters that no case tests, and what they do, in words.
     """
 
@@ -74,6 +75,7 @@ class Contract:
     cut: bool = False
     rough: bool = False
     faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    says_causal: bool = False
 
     def means(self, axis: str) -> str:
         """The value of an axis of conventions, by the names of its table."""
@@ -105,8 +107,13 @@ class Contract:
             words = " and ".join(f"its {x} is used as the {y}" for x, y in moved)
             yield Meaning("arrays", ", ".join(f"{x} as {y}" for x, y in moved), DEFECT, words)
         if always := self.form.how["always"]:
-            kind = DEFECT if Conventions().but(causal=always).kind("causal") == DEFECT else UNUSUAL
-            yield Meaning("always", always, kind, f"it is causal whatever it is asked, {always}")
+            kind, words = (
+                Conventions().but(causal=always).kind("causal"),
+                f"it is causal whatever it is asked, {always}",
+            )
+            meant = self.says_causal and kind in ("law", CONVENTION)
+            kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL
+            yield Meaning("always", always, kind, words, "its name or docstring says causal" * meant)
         if self.rough:
             words = "its results are as far off as half precision is, for float32 arrays"
             yield Meaning("results", "half precision", DEFECT, words)
@@ -211,6 +218,7 @@ class Contract:
         form = self.form
         called: dict[str, object] = {
             "arrays": form.arrays, "layout": form.layout, "order": form.order, "pack": form.pack,
+            "key_layouts": list(form.of_keys) or "",
             "returns": form.outcome, "first_of_several": form.first, "grouped_heads": form.grouped,
             "heads": form.heads, "equal_lengths": self.square, "queries_at_most_keys": self.short,
             "equal_lengths_with": list(self.alike) or "",
@@ -283,6 +291,9 @@ def arrays_of(form: Form) -> str:
     if pack == "kv":
         both = form.order.removeprefix("query, ")
         return f"query as {axes_of(form.layout)}; {both} in one array as {axes}{grouped}"
+    if form.of_keys:
+        own = dict(zip(("key", "value"), (x.replace("T", "S") for x in form.of_keys), strict=True))
+        return ", ".join(f"{x} as {axes_of(own.get(x, form.layout))}" for x in form.order.split(", "))
     return f"{form.order}{' in one array' if pack else ''} as {axes}{grouped}"
 
 

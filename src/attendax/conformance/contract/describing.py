@@ -106,10 +106,15 @@ class Describer(Describing):
         known |= asides.ASIDES.keys()
         unread = {k: WHY[k in known or bool(options.named(k))] if x == NOT_TAKEN else x for k, x in unread.items()}
         unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT_NAMES and no_need.get(x, x)}
+        for ours in {ours for k, x in unread.items() if x in WHY for ours in options.named(k)}:
+            with contextlib.suppress(OutOfTime):
+                self.remembers |= self._answers_otherwise(ours)
         short = not square and self._is_short(form)
         dropout = tuple(x for x in self.fn.names if x in DROPOUT_NAMES)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED or k in asides.ASIDES}
-        idle = {x: words for x in unread if (words := self._idle(form, x) or self._aside(form, x))}
+        idle = {
+            x: words for x in unread if not self.remembers and (words := self._idle(form, x) or self._aside(form, x))
+        }
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}  # which cases ask for
         unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle}
         form, unread = self._by_modes(form, unread)
@@ -117,14 +122,16 @@ class Describer(Describing):
         faults = {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
         if form.pack and self.fn.writes():  # no case gives it an array of its own that could tell
             faults["arrays"] = "it writes to the array that it is given"
+        if self.remembers:
+            faults["calls"] = "a call changes what later calls give: the same arguments have another result"
         return Contract(
             self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike),
-            tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough, faults,
+            tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough, faults, self.fn.says_causal,
         )  # fmt: skip
 
     def _by_modes(self, form: Form, unread: dict[str, str]) -> tuple[Form, dict[str, str]]:
         """Leave out options that change nothing if a parameter of no known meaning may switch them on."""
-        modes = [x for x in unread if x in self.fn.names and self.fn.defaults.get(x, ...) is not None]
+        modes = [x for x in unread if x in self.fn.names]
         ignored = [x for x in form.options if modes and form.how.get(AXIS.get(x, "")) == IGNORED]
         for ours in ignored:
             unread[form.options[ours].name] = f"it changes nothing, unless {' or '.join(modes)} makes it count"
@@ -217,9 +224,14 @@ class Describer(Describing):
         return found
 
     def _offered(self, form: Form, name: str) -> Form | None:
-        """The form with a keyword; with arrays of one head if a mask or lengths mean nothing beside several."""
-        found, flat = super()._offered(form, name), self._of_one_head(form, options.named(name))
-        return found or (super()._offered(flat, name) if flat else None)
+        """The form with a keyword; with arrays of one head if a mask or lengths mean nothing beside several.
+
+        If all heads share the keys, options alone tell the axis of heads from that of queries.
+        """
+        others = [form, self._of_one_head(form, options.named(name))]
+        if form.has_one_key_head:
+            others.append(dataclasses.replace(form, layout={"BNTD": "BTND", "BTND": "BNTD"}[form.layout]))
+        return next(filter(None, (super(Describer, self)._offered(x, name) for x in others if x)), None)
 
     def _of_one_head(self, form: Form, kinds: Iterable[str]) -> Form | None:
         """The form with arrays of one head, in which a mask or lengths may have another meaning."""
@@ -245,7 +257,8 @@ class Describer(Describing):
     def _nearest(self) -> tuple[str, str]:
         """The layout of the form whose results point most nearly where its own do, and that form in words."""
         near: dict[tuple[bool, str, str], list[tuple[float, float]]] = {}  # angles and shares of each form
-        for form, probe, found in list(self._plain_answers()):
+        answers = list(self._plain_answers())
+        for form, probe, found in [x for x in answers if not x[0].of_keys] or answers:
             for scale in ("1/√D", "1", "1/D"):
                 right = Candidate(self.fn, form.but(scale=scale)).right(probe)[0]
                 with np.errstate(all="ignore"):
@@ -263,7 +276,7 @@ class Describer(Describing):
     def _draws(self) -> bool:
         """Tell whether a plain call gives something else the second time."""
         for form, probe, found in list(self._plain_answers())[:1]:
-            again = Candidate(self._called, form).answer(probe)
+            again = Candidate(self.fn, form).answer(probe)  # whatever time it has left
             return not isinstance(again, Failed) and not np.allclose(again[0], found, atol=1e-4, equal_nan=True)
         return False
 

@@ -29,6 +29,7 @@ def is_of_protocol(form: Form, no_limit: str) -> bool:
     kinds = {"mask": "BNTS/True attends", "bias": "BNTS", "scale": "a factor", "return_lse": "BNT", **WIDE}
     segments = "query_segment_ids", "key_segment_ids"
     called = (form.layout, form.outcome, form.pack, form.order) == ("BNTD", "BNTD", "", "query, key, value")
+    called = called and not form.of_keys
     named = all(tuple(x) == (segments if k == "segments" else (k, kinds.get(k, ""))) for k, x in form.options.items())
     plain = not (form.first or form.heads or form.meant or form.by_name or form.by_position or form.word or form.given)
     return called and plain and named and form.how["lse"] != "base 2" and no_limit != "-1"
@@ -53,7 +54,8 @@ def fit(
     made.before += _numbers(asked, form, no_limit)
     if "is_causal" in more:
         word = options.get("is_causal", options.get("mask", Option("")))
-        made.after += made.if_given(word.name, "'causal'", "is_causal" + " and mask is None" * ("mask" in options))
+        beside = " and mask is None" * ("mask" in options and options["mask"].name == word.name)
+        made.after += made.if_given(word.name, "'causal'", "is_causal" + beside)
     return made.text()
 
 
@@ -64,6 +66,7 @@ def lacks(form: Form) -> dict[str, str]:
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
     if (segments := form.options.get("segments")) and segments.name == segments.form:
         found["segments apart"] = f"{segments.name} is of queries and of keys"
+    found |= dict.fromkeys(["sinks"] * form.has_one_key_head, said)
     found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.outcome), said)
     found |= dict.fromkeys(["empty arrays"] * (form.layout == VARLEN), "a packed sequence has tokens")
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)

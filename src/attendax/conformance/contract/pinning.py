@@ -17,13 +17,14 @@ from .contract import Contract
 
 CALL_KEYS = (
     "arrays", "layout", "order", "pack", "returns", "first_of_several", "grouped_heads", "heads", "equal_lengths",
+    "key_layouts",
     "queries_at_most_keys", "equal_lengths_with", "lacks",
 )  # fmt: skip
 FORMULAS = {"causal": "j", "fill": "less "}  # how others than those of the table begin, as describe writes them
 LACKS = "lacks"  # traits that are not offered: no call finds them out
 VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
     **{axis: (*values, *UNSEARCHED.get(axis, ())) for axis, values in TABLE.items()
-       if axis not in ("scale", "given_scale", "bias", *FORMULAS)},
+       if axis not in ("scale", "given_scale", "bias", "cap", *FORMULAS)},
     "reach": tuple(REACH), "side": tuple(SIDES),
 }  # fmt: skip
 OF_CALL = {"arrays": ("jax", "numpy", "torch"), "layout": LAYOUTS}
@@ -125,7 +126,8 @@ def stated(fn: Function, pinned: Mapping[str, Mapping[str, Any]]) -> Contract:
     how = {axis: x for axis, x in means.items() if axis in BY_LAW}
     form = Form(
         fn.path, called.get("arrays") or fn.kind(), called["layout"], called.get("order", Form().order),
-        called.get("pack", ""), called.get("returns", ""), fn.container() or PERHAPS,
+        called.get("pack", ""), tuple(called.get("key_layouts", ())), called.get("returns", ""),
+        fn.container() or PERHAPS,
         called.get("first_of_several", False), options, {**BY_LAW, **how}, {}, called.get("grouped_heads", False),
         called.get("heads", ""), {**fn.meant, **pinned["required"]}, fn.by_name, fn.by_position,
         means.get("mask_word", ""), fn.defaults,

@@ -60,7 +60,7 @@ class Steps:
         given = inputs.options.get("scale")
         self.scale = self.line("scale") if given is None else self.line("given_scale", given=given)
         self.bias = of_scores(arrays["bias"]) if "bias" in arrays else None
-        self.cap = inputs.options.get("softcap")
+        self.cap = self.line("cap", given=inputs.options.get("softcap"))
         self.seen = self._seen()
         self.known |= {"scale": self.scale, "cap": self.cap, "seen": self.seen}
 

@@ -18,7 +18,7 @@ from . import formula
 from .parts import Function, by_formula_where_large, in_parts
 from .values import Conventions
 
-OF_A_ROW = {"empty", "fill", "order", "softcap", "lse", "given_scale"}  # axes by which no row looks at another
+OF_A_ROW = {"empty", "fill", "order", "softcap", "cap", "lse", "given_scale"}  # axes by which no row looks at another
 OF_WIDTH = ("1", "1/D")  # scales that the lengths do not change
 
 

@@ -68,6 +68,16 @@ def words_of_scale(name: str) -> str:
     return f"the scale is {name}" + ("" if any(x.isalpha() for x in name) else ", whatever D is")
 
 
+def cap_unless_given(value: str) -> str:
+    """Python for the cap of a call, by its softcap as ``given``."""
+    return f"{value} if given is None else given"
+
+
+def words_of_cap(value: str) -> str:
+    """The sentence on a cap that no option asks for."""
+    return f"scores are always capped: {value} · tanh(s / {value})"
+
+
 def _of(name: str, text: str, words: str, sizes: tuple[int, ...] = KEY_BLOCKS, flag: str = "", *kind: str) -> Axis:
     """A value for each of some sizes, which is ``{b}`` in what is given."""
     return {name.format(b=b): Line(text.format(b=b), words.format(b=b), flag, *kind) for b in sizes}
@@ -288,6 +298,11 @@ TABLE: dict[str, Axis] = {
         "s / (1 + |s| / cap)": Line("s / (1 + abs(s) / cap)",
             "softcap is s / (1 + |s| / cap), not cap · tanh(s / cap)"),
         IGNORED: Line("s", "softcap is ignored"),
+    },
+    "cap": {  # of a call without softcap
+        "none": Line("given"),
+        **{x: Line(cap_unless_given(x), words_of_cap(x), "", CONVENTION, source)
+           for x, source in (("30", "Grok-1"), ("50", "Gemma 2"))},
     },
     "bias": {
         "added": Line("bias"),

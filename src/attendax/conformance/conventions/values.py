@@ -6,7 +6,20 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from .table import CONVENTION, DECLARED, DEFECT, INSTEAD, TABLE, UNSEARCHED, UNUSUAL, Line, python, words_of_scale
+from .table import (
+    CONVENTION,
+    DECLARED,
+    DEFECT,
+    INSTEAD,
+    TABLE,
+    UNSEARCHED,
+    UNUSUAL,
+    Line,
+    cap_unless_given,
+    python,
+    words_of_cap,
+    words_of_scale,
+)  # fmt: skip
 
 NEAR = 2e-3  # of an exponent, and of a number as a share of it
 SIZE_AXES = ("N", "T", "S", "D", "V")
@@ -36,15 +49,16 @@ class Conventions:
         """The line of its value."""
         value = self.value(axis)
         said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
-        said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value)}
-        kind = UNUSUAL if axis == "scale" else DEFECT  # a model may have a scale of its own, as Gemma 2 has
+        said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value), "cap": words_of_cap(value)}
+        kind = UNUSUAL if axis in ("scale", "cap") else DEFECT  # a model may have its own, as Gemma 2 has
         if axis == "fill" and value not in TABLE[axis]:
             return TABLE[axis]["less 10"].with_number("10", value.removeprefix("less "))
         if value == INSTEAD and self.value("causal") == DECLARED["decode"]:  # the rule of the same library
             documented = TABLE["causal"][DECLARED["decode"]].source
             return TABLE[axis][value]._replace(kind=CONVENTION, source=documented)
         known = TABLE[axis].get(value) or UNSEARCHED.get(axis, {}).get(value)
-        return known or Line(python(value), said[axis].format(value), kind=kind)
+        text = cap_unless_given(value) if axis == "cap" else python(value)
+        return known or Line(text, said[axis].format(value), kind=kind)
 
     def kind(self, axis: str) -> str:
         """The kind of its value of an axis: law, convention, unusual or defect."""

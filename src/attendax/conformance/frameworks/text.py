@@ -52,7 +52,7 @@ def import_line(function: Any, path: str | None = None, name: str = "fn", known:
     """Python that makes ``name`` the function, as far as it can be told; else it raises, and says what to define."""
     if path := path or path_of(function):
         module, _, names = path.partition(":")
-        if "." in names:
+        if "." in names or names.endswith("()"):
             return f"{_findable(module)}import {module}\n{name} = {module}.{names}"
         return f"{_findable(module)}from {module} import {names} as {name}"
     if isinstance(function, functools.partial):

@@ -207,7 +207,7 @@ class Coverage(NamedTuple):
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
 
     def _not_judged(self) -> str:
-        """Kinds by reason: "the function has no such option (24 masks); the call raises ValueError (3 windows)"."""
+        """Kinds by reason: "24 masks (the function has no such option); 3 windows (the call raises ValueError)"."""
         by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
         for (reason, kind), number in self.left.items():
             by_reason[reason].append((kind, number))
@@ -216,7 +216,7 @@ class Coverage(NamedTuple):
         for reason, counts in ordered[:MOST_REASONS]:
             named = [_of_kind(n, kind) for kind, n in counts[:MOST_KINDS]]
             rest = sum(n for _, n in counts[MOST_KINDS:])
-            told.append(f"{reason} ({', '.join([*named, *[f'{rest} others'] * bool(rest)])})")
+            told.append(f"{', '.join([*named, *[f'{rest} others'] * bool(rest)])} ({reason})")
         rest = sum(n for _, counts in ordered[MOST_REASONS:] for _, n in counts)
         return "; ".join([*told, *[f"other reasons ({rest})"] * bool(rest)])
 
