@@ -575,3 +575,39 @@ def test_a_class_is_refused_with_the_path_of_an_object():
     with pytest.raises(Refusal, match=r"Attends is a class, expected .* an object of it: 'test_describe:Attends\(\)'"):
         described(Attends)
     assert described(Attends()).form.layout == "BNTD"
+
+
+def test_a_bias_that_needs_all_of_its_axes_is_given_them():
+    """Whoever takes parts of it along each axis raises if one is 1."""
+
+    def attention(query, key, value, bias=None):
+        scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        if bias is not None:
+            if bias.shape != scores.shape:
+                raise IndexError("out of range")
+            scores = scores + bias
+        return shares(scores) @ value
+
+    contract = described(attention)
+    assert contract.whole == ("bias",)
+    assert "bias with all of its axes: none may be 1" in str(contract)
+    assert 'whole_axes_of = ["bias"]' in contract.toml()
+    report = check(attention, level="forward", seed=7, budget=0, only=["bias (B, 1, 1, S)"], in_process=True)
+    assert report.ok
+
+
+def test_results_below_the_least_number_of_float32_may_be_0():
+    """With 1 added to the sum of the softmax, scores near -400 leave nothing."""
+
+    def attention(query, key, value, is_causal=False):
+        scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        seen = np.tri(*scores.shape[-2:], dtype=bool) if is_causal else True
+        scores = np.where(seen, scores, -np.inf)
+        most = np.maximum(scores.max(-1, keepdims=True), 0)
+        powers = np.exp(scores - most)
+        return powers / (powers.sum(-1, keepdims=True) + np.exp(-most)) @ value
+
+    report = check(
+        attention, level="forward", seed=7, only=["in blocks: scores near -400, causal, 300"], in_process=True
+    )
+    assert [cause.name for cause in report.causes] == []

@@ -50,6 +50,7 @@ class Contract:
         square: whether it only takes as many queries as keys.
         short: whether it takes at most as many queries as keys, if it is causal to the end of the keys.
         alike: options that it only takes with as many queries as keys.
+        whole: options whose arrays need all of their axes: it raises if one of them is 1.
         names: all of its parameters.
         idle: parameters whose other values did not change its first result, and what they did, in words.
         calls: number of calls that were made.
@@ -68,6 +69,7 @@ class Contract:
     square: bool = False
     short: bool = False
     alike: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     calls: int = 0
@@ -172,6 +174,7 @@ class Contract:
         when = "" if form.how["always"] else ", if it is causal"
         takes += [f"as many queries as keys at most{when}"] * self.short
         takes += [f"{self.form.options[x].name} beside as many queries as keys alone" for x in self.alike]
+        takes += [f"{self.form.options[x].name} with all of its axes: none may be 1" for x in self.whole]
         yield from _rows("takes", takes)
         yield from _rows("returns", [_gives(form)])
         yield from _rows("required", more)
@@ -221,7 +224,7 @@ class Contract:
             "key_layouts": list(form.of_keys) or "",
             "returns": form.outcome, "first_of_several": form.first, "grouped_heads": form.grouped,
             "heads": form.heads, "equal_lengths": self.square, "queries_at_most_keys": self.short,
-            "equal_lengths_with": list(self.alike) or "",
+            "equal_lengths_with": list(self.alike) or "", "whole_axes_of": list(self.whole) or "",
         }  # fmt: skip
         keywords: dict[str, object] = {name: ours + f": {kind}" * bool(kind) for ours, name, kind in _keywords(form)}
         means: dict[str, object] = {x.axis: x.value for x in self.meanings()}
@@ -248,12 +251,13 @@ class Contract:
         """
         form = self._by_names()
         flags = any(isinstance(form.defaults.get(x), bool) for x in ("mask", "bias"))  # that are none of the protocol
-        limited = self.short or self.alike or flags
+        limited = self.short or self.alike or self.whole or flags
         return "" if fitting.is_of_protocol(form, self.no_limit) and not limited else self.fitted()
 
     def fitted(self) -> str:
         """Python that defines ``adapted`` in any case."""
-        return fitting.fit(self._by_names(), self.no_limit, self.names, short=self.short, alike=self.alike)
+        form, alike, whole = self._by_names(), self.alike, self.whole
+        return fitting.fit(form, self.no_limit, self.names, short=self.short, alike=alike, whole=whole)
 
     def _by_names(self) -> Form:
         """The form in which each array is what the name of its parameter says."""

@@ -109,7 +109,7 @@ class Describer(Describing):
         for ours in {ours for k, x in unread.items() if x in WHY for ours in options.named(k)}:
             with contextlib.suppress(OutOfTime):
                 self.remembers |= self._answers_otherwise(ours)
-        short = not square and self._is_short(form)
+        short, whole = not square and self._is_short(form), self._whole(form)
         dropout = tuple(x for x in self.fn.names if x in DROPOUT_NAMES)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED or k in asides.ASIDES}
         idle = {
@@ -125,7 +125,7 @@ class Describer(Describing):
         if self.remembers:
             faults["calls"] = "a call changes what later calls give: the same arguments have another result"
         return Contract(
-            self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike),
+            self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike), whole,
             tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough, faults, self.fn.says_causal,
         )  # fmt: skip
 
@@ -137,6 +137,18 @@ class Describer(Describing):
             unread[form.options[ours].name] = f"it changes nothing, unless {' or '.join(modes)} makes it count"
             form = form.but(**{AXIS[ours]: BY_LAW[AXIS[ours]]}).keeping(x for x in form.options if x != ours)
         return form, unread
+
+    def _whole(self, form: Form) -> tuple[str, ...]:
+        """The mask and the bias of which it needs all axes: it raises if one of them is 1."""
+        found = list[str]()
+        with contextlib.suppress(OutOfTime):
+            for ours in (x for x in ("mask", "bias") if x in form.options and form.options[x].form.startswith("BNTS")):
+                given = options.drawn(ours, form.options[ours].form, self.sizes)
+                parts = (given[:1], given[:, :1], given[:, :, :1])
+                fewer = [x for x in parts if x.shape != given.shape]
+                if self.answer(form, self._probe({ours: given})):
+                    found += [ours] * (not all(self.answer(form, self._probe({ours: x})) for x in fewer))
+        return tuple(found)
 
     def _is_short(self, form: Form) -> bool:
         """Tell whether it raises where causal is aligned to the end and there are more queries than keys."""
@@ -188,7 +200,7 @@ class Describer(Describing):
                 probe = next((probes[-1] for _, probes in self._asked(form, ours)), self._probe({}))
                 both = probe, probe._replace(options={})
                 before = [self.answer(form, x)[:1] for x in both]
-                for value in self._others(name):
+                for value in self._others(name)[-1:]:  # of JAX each is one more program
                     asked = dataclasses.replace(form, given={**form.given, name: value})
                     after = [self.answer(asked, x)[:1] for x in both]
                     if all(before) and all(after):

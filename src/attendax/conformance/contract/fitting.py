@@ -36,8 +36,9 @@ def is_of_protocol(form: Form, no_limit: str) -> bool:
 
 
 def fit(
-    form: Form, no_limit: str = "", names: Collection[str] = (), *, short: bool = False, alike: Collection[str] = ()
-) -> str:
+    form: Form, no_limit: str = "", names: Collection[str] = (), *,
+    short: bool = False, alike: Collection[str] = (), whole: Collection[str] = (),
+) -> str:  # fmt: skip
     """Python that defines ``adapted``; ``names`` are the function's parameters, the others are as of ``Contract``."""
     loops, options = {x for x in "BN" if x not in form.outcome}, dict(form.options)
     options |= {PREFIX + x: Option(x) for x in PASSED if x in names and not loops}
@@ -50,7 +51,7 @@ def fit(
     made = Adapter(dataclasses.replace(a, options=asked | more), a, dataclasses.replace(form, options=options), "*")
     square = {form.options[k].name for k in alike}
     made.before += _limits(form, short=short, alike={k: x.name for k, x in options.items() if x.name in square})
-    made.before += _masks(options, form, made)
+    made.before += _masks(options, form, made, whole)
     made.before += _numbers(asked, form, no_limit)
     if "is_causal" in more:
         word = options.get("is_causal", options.get("mask", Option("")))
@@ -135,7 +136,7 @@ def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _masks(options: Mapping[str, Option], form: Form, made: Adapter) -> list[str]:
+def _masks(options: Mapping[str, Option], form: Form, made: Adapter, all_axes: Collection[str]) -> list[str]:
     """Lines by which a mask and a bias have the axes of the function, and what a mask tells as well."""
     lines, mask, bias = list[str](), options.get("mask"), options.get("bias")
     if mask and bias and form.word and mask.name == bias.name:
@@ -149,7 +150,7 @@ def _masks(options: Mapping[str, Option], form: Form, made: Adapter) -> list[str
         if option:
             own = option.form.partition("/")[0]
             rank = "BNTS" if made.loops and not option.form.startswith(ONE_TEXT_RANKS) else own
-            lines += _when(f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops)))
+            lines += _when(f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops) or name in all_axes))
             if "M" in form.layout and "N" in rank:
                 why = f"it takes square weights, here of more heads than its {name} has"
                 lines += _rule_out(f"{name} is not None and 1 < {name}.shape[1] < {MOST_HEADS}", why)

@@ -18,7 +18,7 @@ from .contract import Contract
 CALL_KEYS = (
     "arrays", "layout", "order", "pack", "returns", "first_of_several", "grouped_heads", "heads", "equal_lengths",
     "key_layouts",
-    "queries_at_most_keys", "equal_lengths_with", "lacks",
+    "queries_at_most_keys", "equal_lengths_with", "whole_axes_of", "lacks",
 )  # fmt: skip
 FORMULAS = {"causal": "j", "fill": "less "}  # how others than those of the table begin, as describe writes them
 LACKS = "lacks"  # traits that are not offered: no call finds them out
@@ -134,7 +134,8 @@ def stated(fn: Function, pinned: Mapping[str, Mapping[str, Any]]) -> Contract:
     )  # fmt: skip
     square, short = called.get("equal_lengths", False), called.get("queries_at_most_keys", False)
     alike, names = tuple(called.get("equal_lengths_with", ())), tuple(fn.names)
-    return Contract(fn.path, form, {}, square=square, short=short, alike=alike, names=names)
+    whole = tuple(called.get("whole_axes_of", ()))
+    return Contract(fn.path, form, {}, square=square, short=short, alike=alike, whole=whole, names=names)
 
 
 def _absent(title: str) -> str:

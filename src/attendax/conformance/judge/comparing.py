@@ -8,6 +8,8 @@ import numpy as np
 from ..cases.case import Leaves
 from .verdicts import Finding, Verdict
 
+LEAST_NORMAL = 2.0**-126  # of float32: smaller numbers may be 0
+
 
 class Tolerance(NamedTuple):
     """The largest error of a leaf, relative to its largest number."""
@@ -58,7 +60,7 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
 
 def scale_of(wanted: np.ndarray, tolerance: Tolerance, tree: float) -> float:
     """The number that the error of a leaf is relative to; ``tree`` is the largest number of all leaves."""
-    own = largest(wanted)
+    own, tree = (x if x >= LEAST_NORMAL else 0.0 for x in (largest(wanted), tree))
     return max(own if own > 1e-9 * tree else tree, tolerance.unit) or 1.0  # 0 in truth is rounding in fact
 
 
