@@ -400,3 +400,19 @@ def one_key_head(q, k, v, mask=None):
     """(B, T, N, D), and keys and values (B, S, D) that all heads share."""
     s = np.einsum("btnd,bsd->bnts", q, k) / np.sqrt(q.shape[-1])
     return np.einsum("bnts,bsd->btnd", softmax(s if mask is None else np.where(mask, s, -1e9)), v)
+
+
+def onnx_past(Q, K, V, past_key=None, past_value=None, scale=None, q_num_heads=None, kv_num_heads=None):
+    """ONNX: the root of the scale multiplies queries and keys, and arrays of earlier calls come first."""
+    K, V = (y if x is None else np.concatenate([x, y], -2) for x, y in ((past_key, K), (past_value, V)))
+    with np.errstate(invalid="ignore"):
+        root = np.sqrt(np.float32(1 / np.sqrt(Q.shape[-1]) if scale is None else scale))
+    return softmax((Q * root) @ (K * root).swapaxes(-1, -2)) @ V
+
+
+def gpt2_past(q, k, v, layer_past=None, use_cache=False):
+    """GPT-2: keys and values of earlier calls as a pair."""
+    if layer_past is not None:
+        k, v = (np.concatenate(both, -2) for both in zip(layer_past, (k, v), strict=True))
+    out = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+    return (out, (k, v)) if use_cache else (out, None)

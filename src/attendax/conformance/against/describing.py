@@ -14,6 +14,7 @@ from ..conventions.table import (
     INSTEAD,
     NOT_GIVEN,
     OF_GROUPS,
+    OF_ROOTS,
     OF_VALID,
     SEES_ALL,
     SEES_LATER,
@@ -547,7 +548,9 @@ class Describing:
         if option.form == WITH_CAUSAL and not self._settled([form.but(window=IGNORED)], [self._probe({ours: 1})]):
             return None
         if ours == "scale":
-            return self._settled([form, form.but(given_scale=NOT_GIVEN)], [self._probe({ours: 0.0})]) or form
+            for value, other in ((0.0, NOT_GIVEN), (-1.0, OF_ROOTS)):
+                form = self._settled([form, form.but(given_scale=other)], [self._probe({ours: value})]) or form
+            return form
         if ours in ("mask", "bias") and option.form.startswith("BNTS") and not self._has_each_axis(form, ours):
             return None
         if ours == "mask" and option.form.startswith("BNTS") and form.how["mask"] == READ[0] and self.sizes[1] > 1:

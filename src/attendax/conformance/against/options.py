@@ -200,7 +200,7 @@ NEGATIVE = (-1, -1), (-1, 0), (-1, 2), (2, -1)
 HALF_OPEN = (None, 2), (1, None)
 HEAD_NAMES = (
     "num_heads", "n_heads", "heads", "n_head", "h", "nhead", "num_attention_heads", "attention_heads", "head_count",
-    "num_q_heads", "NH",
+    "num_q_heads", "q_num_heads", "NH",
 )  # fmt: skip
 GROUPED_NAMES = ("enable_gqa",)
 DROPOUT_NAMES = (
@@ -328,7 +328,7 @@ OF_MODULE = {  # attributes of a module that attention functions read
 MODULE_STUB = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
 WIDTH_NAMES = "d_k", "dk", "d_head", "head_dim", "dim_head", "head_size", "dim_k", "key_dim"
 GROUP_NAMES = "n_rep", "num_key_value_groups", "num_groups"
-KEY_HEADS = "kv_n_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
+KEY_HEADS = "kv_n_heads", "kv_num_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
 BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
     "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
     "cu_seqlens_k": "S", "cu_seq_k": "S", "cu_seqlens_kv": "S",

@@ -8,9 +8,20 @@ import numpy as np
 from ..against import forms
 from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.forms import Form, Option
-from ..against.options import LONGEST_NAMES, is_dropout_mask
+from ..against.options import INTO, LONGEST_NAMES, is_dropout_mask
 from ..against.remote import Function
 
+PAST_PAIRS = ("past_key", "past_value"), ("past_k", "past_v"), ("k_cache", "v_cache"), ("cache_k", "cache_v")
+PASTS = (
+    *sum(PAST_PAIRS, ()),
+    "past_key_value",
+    "past_key_values",
+    "layer_past",
+    "past_kv",
+    "kv_cache",
+    "past",
+    "cache",
+)
 FAULT = "fault: "  # before words for a meaning that is a defect
 HOOKS = (  # of xformers, Flax, JAX, Keras and MaxText
     "op",
@@ -45,6 +56,8 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         or (name in LAYOUTS and isinstance(fn.defaults.get(name), str))
     ):
         return "left as it is, not tested"
+    if name in PASTS:
+        return _past(fn, ask, form, sizes, name)
     if name not in ASIDES:
         return ""
     plain = form.keeping(x for x in form.options if not form.options[x].name)
@@ -61,6 +74,23 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     found = next(filter(None, answers), None)
     near = (x for x, y in rights.items() if found and distance(found[:1], (y,), some=True) <= TOLERANCE)
     return next(near, "")
+
+
+def _past(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str) -> str:
+    """Words for keys and values of earlier calls, in two parameters or a pair: they are joined to those of the call."""
+    into, (query, key, value) = INTO[form.layout], arrays(sizes)
+    plain = form.keeping(x for x in form.options if not form.options[x].name)
+    names = next((x for x in PAST_PAIRS if name in x), (name,))
+    if form.pack or form.of_keys or not {*names} <= {*fn.names}:
+        return ""
+    for x in names:
+        plain = plain.offering(forms.PREFIX + x, Option(x))
+    past = [eval(into.format(x="x"), {"xp": np, "x": x[:, :, :2], "B": sizes[0]}) for x in (key, value)]
+    given = dict(zip(names, past if len(names) > 1 else [tuple(past)], strict=True))
+    probe = Probe((query, key[:, :, 2:], value[:, :, 2:]), {forms.PREFIX + x: y for x, y in given.items()})
+    found, right = ask(plain, probe), Candidate(fn, form).right(Probe((query, key, value), {}))
+    joined = found and distance(found[:1], right[:1]) <= TOLERANCE
+    return f"{'a pair of ' * (len(names) == 1)}keys and values of earlier calls, which come first" if joined else ""
 
 
 def _slopes(right: Right, B: int, N: int, T: int, S: int) -> Tried:

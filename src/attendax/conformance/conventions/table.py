@@ -25,7 +25,7 @@ INSTEAD = "mask in place of causal"
 OF_VALID = "aligned to the end of the key lengths"  # of causal, and of a window
 NEARER = "aligned to the end, to the start where T > S"  # of causal
 OF_GROUPS = "by the place in a group"  # the order of heads
-NOT_GIVEN = "0 is not given"
+NOT_GIVEN, OF_ROOTS = "0 is not given", "product of two roots"  # of a given scale
 EXPECT = '--expect "{axis}={value}"'  # of a convention that can be stated
 
 
@@ -232,6 +232,9 @@ TABLE: dict[str, Axis] = {
         "times 1/√D": Line("given / D ** 0.5", "a given scale is multiplied by 1/√D", kind=UNUSUAL),
         NOT_GIVEN: Line("given or 1 / D ** 0.5", "a scale of 0 counts as not given", kind=CONVENTION,
             source="`scale or 1/√D`, as in the NKI kernels of AWS Neuron"),
+        OF_ROOTS: Line("np.sqrt(given) ** 2",
+            "queries and keys are multiplied by the root of a given scale: a negative one gives NaN", kind=CONVENTION,
+            source="Attention of ONNX, reference implementation"),
         "squared": Line("given ** 2", "a given scale is applied twice"),
         "divides": Line("1 / given", "a given scale divides the scores"),
         IGNORED: Line("1 / D ** 0.5", "scale is ignored"),
