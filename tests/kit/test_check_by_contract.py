@@ -343,7 +343,7 @@ RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another conven
 OPEN = {
     "mystery": "slope",
     "dilated": "dilation is not understood: it changes results beside window",
-    "neox": "causal whatever",
+    "neox": "causal without being asked",
     "t5": "not scaled",
     "keras": "scaled",
     "drops_scores": "before the softmax",
@@ -354,7 +354,7 @@ OPEN = {
     "once_scaled": "1/√(√D)",
     "packed_lists": "q_seqlen is not understood",
     "tiles_lse_of_max": "second result is not understood",
-    "sizes_required": "causal whatever",
+    "sizes_required": "causal without being asked",
     "by_mode": "window is not understood: it changes nothing, unless kind makes it count",
     "scaled_in_place": "it writes to the array",
     "in_windows": "bias_table is not understood",

@@ -159,6 +159,8 @@ class Describing:
         kinds = [ours for ours in ([stated] if stated else options.named(name)) if ours not in form.options]
         if isinstance(self.fn.defaults.get(name), bool):
             kinds = [ours for ours in kinds if OPTIONS[ours].values == (True,)]
+        if isinstance(self.fn.defaults.get(name), float):  # such as the number that is written where it masks
+            kinds = [ours for ours in kinds if ours not in (*options.MASKED - {"window"}, "bias")]
         if found := next(filter(None, (self._read(form, name, ours) for ours in kinds)), None):
             return found
         if "mask" in options.named(name) and (found := self._beside_padding(form, name)):

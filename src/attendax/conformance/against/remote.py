@@ -71,8 +71,10 @@ class Here(Subject):
         around = vars(sys.modules.get(getattr(inspect.unwrap(self.fn), "__module__", ""), types)).values()
         self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
         if isinstance(self.fn, type):
-            name = f"{self.fn.__module__}:{self.fn.__qualname__}()"
-            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as an object of it: '{name}'")
+            needs = [p.name for p in _parameters(self.fn) if p.default is p.empty]
+            path = f"an object of it: '{self.fn.__module__}:{self.fn.__qualname__}()'"
+            made = f"one that calls an object, which needs {' and '.join(needs)}" if needs else path
+            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as {made}")
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)

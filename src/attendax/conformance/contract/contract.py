@@ -111,7 +111,7 @@ class Contract:
         if always := self.form.how["always"]:
             kind, words = (
                 Conventions().but(causal=always).kind("causal"),
-                f"it is causal whatever it is asked, {always}",
+                f"it is causal without being asked, {always}",
             )
             meant = self.says_causal and kind in ("law", CONVENTION)
             kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL

@@ -18,7 +18,7 @@ from ..against.describing import FILL, NOT_TAKEN, SECOND, SEVERAL, Describing
 from ..against.forms import BY_LAW, Form, Option
 from ..against.options import AXIS, DROPOUT_NAMES, NO_LIMIT, OPTIONS
 from ..against.remote import Function
-from ..conventions.table import IGNORED, TABLE, UNSEARCHED
+from ..conventions.table import IGNORED, SEES_ALL, TABLE, UNSEARCHED
 from ..worker.errors import Died, Failed
 from . import asides, fitting
 from .contract import Contract, arrays_of
@@ -375,7 +375,8 @@ class Describer(Describing):
                 asked = [*probes, *self.refuting.get(ours, ())]
                 if found := next((x for x in changing if all(self._is_nearly(x, probe) for probe in asked)), None):
                     return self._limited(found) if found.options[ours].form == options.WIDE.get("window") else found
-                alone = (x.but(empty=y) for x in others if not self._changes(x, probes) for y in TABLE["empty"])
+                empties = [x for x in TABLE["empty"] if x != SEES_ALL]  # by which the mask would change nothing
+                alone = (x.but(empty=y) for x in others if not self._changes(x, probes) for y in empties)
                 if ours == "mask" and (found := self._settled(alone, probes)):  # it hides all keys of a query, or none
                     return found.but(empty=form.how["empty"])
                 lowered = ((x, self._lowers(x)) for x in offered if ours == "mask")

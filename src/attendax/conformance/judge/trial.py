@@ -14,7 +14,7 @@ from ..worker.errors import NoNumbers
 from .comparing import Tolerance
 from .tolerances import MOST_EFFORT, all_of, tolerances
 
-CAUSAL_CALLS = {  # of a function that is causal whatever it is asked
+CAUSAL_CALLS = {  # of a function that is causal without being asked
     "causal": "is_causal=True", "causal to the end": "is_causal=True, offset=np.full(B, S - T)",
 }  # fmt: skip
 SEEING_AXES = ("causal", "window", "key_lengths")  # axes that say which keys a query sees, beside that of pairs
