@@ -358,6 +358,7 @@ OPEN = {
     "by_mode": "window is not understood: it changes nothing, unless kind makes it count",
     "scaled_in_place": "it writes to the array",
     "in_windows": "bias_table is not understood",
+    "global_tokens": "attention_mask is not understood",
     "kept_mask": "a call changes what later calls give",
     "huge_drops": "atten_mask is not understood: no known meaning gives its effect",
 }

@@ -416,3 +416,12 @@ def gpt2_past(q, k, v, layer_past=None, use_cache=False):
         k, v = (np.concatenate(both, -2) for both in zip(layer_past, (k, v), strict=True))
     out = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
     return (out, (k, v)) if use_cache else (out, None)
+
+
+def runtime(query, key, value, key_padding_mask=None, mask_filter_value=-1e4):
+    """(B, T, N, D): a finite number is added where the mask (B, S) or (B, T, S) hides."""
+    s = np.einsum("btnd,bsnd->bnts", query, key) / np.sqrt(query.shape[-1])
+    if key_padding_mask is not None:
+        seen = key_padding_mask[:, None, None] if key_padding_mask.ndim == 2 else key_padding_mask[:, None]
+        s = s + np.where(seen, 0.0, mask_filter_value).astype(s.dtype)
+    return np.einsum("bnts,bsnd->btnd", softmax(s), value)

@@ -302,3 +302,11 @@ def keys_transposed(query, key, value, attn_mask=None):
     """Keys (B, N, D, S), as a cache may keep them."""
     s = query @ key / math.sqrt(query.shape[-1])
     return (s if attn_mask is None else s + attn_mask).softmax(-1) @ value
+
+
+def global_tokens(q, k, v, attention_mask=None, autoregressive=False):
+    """Longformer: 0 is a local token, 1 a global one, -1 padding; a short text is one neighbourhood."""
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    if attention_mask is not None:
+        s = s.masked_fill((attention_mask < 0)[:, None, None], -math.inf)
+    return s.softmax(-1) @ v
