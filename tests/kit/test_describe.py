@@ -592,8 +592,26 @@ def test_a_bias_that_needs_all_of_its_axes_is_given_them():
     assert contract.whole == ("bias",)
     assert "bias with all of its axes: none may be 1" in str(contract)
     assert 'whole_axes_of = ["bias"]' in contract.toml()
-    report = check(attention, level="forward", seed=7, budget=0, only=["bias (B, 1, 1, S)"], in_process=True)
-    assert report.ok
+    only = ["bias (B, 1, 1, S)"]
+    assert check(attention, level="forward", seed=7, budget=0, only=only, in_process=True).ok
+
+    def with_mask(query, key, value, mask=None):  # which is added, so that it is a bias as well
+        return attention(query, key, value, mask)
+
+    assert check(with_mask, level="forward", seed=7, budget=0, only=only, in_process=True).ok
+
+
+def test_a_window_that_is_on_is_no_limit_of_other_calls():
+    """One by a part of its name as well."""
+
+    def attention(query, key, value, one_sided_window=9):
+        scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        i, j = np.arange(scores.shape[-2])[:, None], np.arange(scores.shape[-1])
+        return shares(np.where(abs(i - j) <= one_sided_window, scores, -np.inf)) @ value
+
+    contract = described(attention)
+    assert contract.form.given == {"one_sided_window": 2**20}
+    assert "window" in contract.form.options
 
 
 def test_results_below_the_least_number_of_float32_may_be_0():

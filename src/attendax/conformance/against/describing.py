@@ -114,7 +114,8 @@ class Describing:
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         drops = [x for x in DROPOUT_NAMES if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
         caps = [x for x in OPTIONS["softcap"].names if isinstance(cap := fn.defaults.get(x), int | float) and cap > 0]
-        narrow = [x for x in OPTIONS["window"].names if isinstance(w := fn.defaults.get(x), int) and w > 0]
+        numbers = [x for x, value in fn.defaults.items() if type(value) is int and value > 0]
+        narrow = [x for x in numbers if options.named(x) == ["window"]]
         self.given: dict[str, Any] = dict.fromkeys(causal, False) | dict.fromkeys(drops, 0.0)
         self.given |= dict.fromkeys(caps) | dict.fromkeys(narrow, NO_END)
         self.given |= {x: False for x in SHARED_DROPOUT if fn.defaults.get(x) is True}

@@ -73,8 +73,8 @@ class Here(Subject):
         if isinstance(self.fn, type):
             needs = [p.name for p in _parameters(self.fn) if p.default is p.empty]
             path = f"an object of it: '{self.fn.__module__}:{self.fn.__qualname__}()'"
-            made = f"one that calls an object, which needs {' and '.join(needs)}" if needs else path
-            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as {made}")
+            instead = f"one that calls an object, which needs {' and '.join(needs)}" if needs else path
+            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as {instead}")
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)

@@ -33,6 +33,9 @@ HOOKS = (  # of xformers, Flax, JAX, Keras and MaxText
     "use_flash",
     "config",
     "cfg",
+    "kernel_options",
+    "name",
+    "seed",
 )
 LAYOUTS = "layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp

@@ -49,9 +49,9 @@ def fit(
     a = Form(options=asked, how=how, grouped=form.grouped or "N" in loops, defaults=FLAG_DEFAULTS)
     more = {k: Option(k) for k in ("is_causal", "key_lengths") if k not in asked and _is_by_mask(k, options, form)}
     made = Adapter(dataclasses.replace(a, options=asked | more), a, dataclasses.replace(form, options=options), "*")
-    square = {form.options[k].name for k in alike}
+    square, all_axes = ({form.options[k].name for k in some} for some in (alike, whole))
     made.before += _limits(form, short=short, alike={k: x.name for k, x in options.items() if x.name in square})
-    made.before += _masks(options, form, made, whole)
+    made.before += _masks(options, form, made, all_axes)
     made.before += _numbers(asked, form, no_limit)
     if "is_causal" in more:
         word = options.get("is_causal", options.get("mask", Option("")))
@@ -150,7 +150,9 @@ def _masks(options: Mapping[str, Option], form: Form, made: Adapter, all_axes: C
         if option:
             own = option.form.partition("/")[0]
             rank = "BNTS" if made.loops and not option.form.startswith(ONE_TEXT_RANKS) else own
-            lines += _when(f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops) or name in all_axes))
+            lines += _when(
+                f"{name} is not None", *_lifted(name, rank, whole=bool(made.loops) or option.name in all_axes)
+            )
             if "M" in form.layout and "N" in rank:
                 why = f"it takes square weights, here of more heads than its {name} has"
                 lines += _rule_out(f"{name} is not None and 1 < {name}.shape[1] < {MOST_HEADS}", why)
