@@ -107,7 +107,7 @@ def test_what_is_lacking_is_not_written(tmp_path, capfd):
     status, said = judged(home, capfd)
     assert status == 0, said
     assert "2 biases, 2 sinks" in said
-    assert "said to be lacking (" in said
+    assert "(said to be lacking)" in said
     assert main(["inputs", str(tmp_path / "other"), *SOME, "--lacks", "bais"]) == 2
     assert "lacks got 'bais'" in capfd.readouterr().err
 
