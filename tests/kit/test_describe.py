@@ -565,6 +565,31 @@ def test_a_cap_that_is_built_in_has_a_number():
     assert said == [("unusual", "cap", "20", "scores are always capped: 20 · tanh(s / 20)")]
 
 
+def plain(query, key, value):
+    scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    return shares(np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)) @ value
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Attention.", "unusual"),
+        ("Causal self-attention.", "convention"),
+        ("Bidirectional: causal masks are for decoders.", "unusual"),
+        ("Non-causal attention.", "unusual"),
+        ("Attention; causal masks are not supported.", "unusual"),
+    ],
+)
+def test_who_says_causal_means_it(words, kind):
+    """A function that is always causal is right if its name or its docstring says so."""
+
+    def attend(query, key, value):
+        return plain(query, key, value)
+
+    attend.__doc__ = words
+    assert [(x.axis, x.kind) for x in described(attend).meanings()] == [("always", kind)]
+
+
 class Attends:
     def __call__(self, q, k, v):
         weights = np.exp(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5)

@@ -29,6 +29,8 @@ CALL_SECONDS, TOTAL_TIME = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN_TYPES = (bool, int, float, str, type(None))
 IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torch": "import torch as xp"}
 FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend"
+CAUSAL = re.compile(r"causal|autoregressive", re.IGNORECASE)  # in a name or a docstring
+NOT_CAUSAL = re.compile(r"(\bnon|\bnot|\bno|without)[-_ ]*(a )?causal|bidirectional|causal[^.]* not\b", re.IGNORECASE)
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAF_NAMES = ("out", "lse")
 PERHAPS = "found"  # of a result that is a tuple, whatever others are
@@ -89,7 +91,7 @@ class Here(Subject):
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
         own_words = f"{getattr(self.fn, '__name__', '')} {inspect.getdoc(self.fn) or ''}"
         self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
-        self.told["says_causal"] = bool(re.search("causal|autoregressive|decoder", own_words, re.IGNORECASE))
+        self.told["says_causal"] = bool(CAUSAL.search(own_words) and not NOT_CAUSAL.search(own_words))
 
     def answer(self, request: CallRequest) -> Leaves:
         """One call."""
