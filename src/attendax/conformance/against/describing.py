@@ -154,8 +154,9 @@ class Describing:
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
-        if isinstance(self.fn.defaults.get(name), str) and "is_causal" not in form.options:
-            return self._by_word(form.offering("is_causal", Option(name, WORD)))
+        is_text = isinstance(self.fn.defaults.get(name), str) and "is_causal" not in form.options
+        if is_text and (found := self._by_word(form.offering("is_causal", Option(name, WORD)))):
+            return found
         stated = self.fn.stated.get(name)
         kinds = [ours for ours in ([stated] if stated else options.named(name)) if ours not in form.options]
         if isinstance(self.fn.defaults.get(name), bool):
