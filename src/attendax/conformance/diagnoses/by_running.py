@@ -50,6 +50,7 @@ class Looking:
     def __init__(self, seconds: float, left: Left) -> None:
         """``seconds`` that calls may take in all, and those that are ``left`` of the phase, which begins now."""
         self.seconds, self.part = seconds, "names"
+        self.cut_short = False  # whether the search for reasons used up its part of the time
         self._of_phase, self._whole = left, max(left(), 0.0)
 
     def left(self) -> float:
@@ -79,7 +80,13 @@ def until_the_end_of(part: str) -> Iterator[None]:
     try:
         yield
     finally:
+        looking.cut_short |= part == "search" and looking.left() <= 0
         looking.part = before
+
+
+def was_cut_short() -> bool:
+    """Tell whether the search for reasons ended because its time was over."""
+    return _looking.get().cut_short
 
 
 def is_late() -> bool:

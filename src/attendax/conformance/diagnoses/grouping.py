@@ -107,7 +107,7 @@ def diagnosed(
                 reach.by_name[hypothesis.name].append(hypothesis)
                 more = reach.changed(hypothesis.name, *(beside[one] for one in names if one in beside))
                 faults.take(hypothesis.name, names | more, hypothesis.remedy, len(names))
-            cut = by_running.is_late()
+            cut = by_running.is_late() or by_running.was_cut_short()
         unexplained.see(faults)
         cut = cut or by_running.is_late()
         few = folded(joined(faults.causes, apart), cut=cut, can_change=reach.can_change)
