@@ -137,7 +137,7 @@ def test_a_trait_that_is_named_is_not_asked_however_it_fails():
     assert not check(attend, **given).ok
     report = check(attend, lacks=["T != S"], **given)
     assert report.ok
-    assert "said to be lacking (1 T != S)" in str(report)
+    assert "1 T != S (said to be lacking)" in str(report)
     assert report.coverage.judged["results"][0] >= 3
 
 
