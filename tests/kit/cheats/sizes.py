@@ -130,7 +130,16 @@ CHEATS = [
     Cheat(
         "a bias is not read in bfloat16 or float16",
         "Options are asked in float32, and models run in bfloat16.",
-        "google-research/tabfm#40", WRONG, where("query.dtype.itemsize == 2", without("bias")),
+        "google-research/tabfm#40", WRONG, '''
+import torch
+
+
+def attention(query, key, value, *, bias=None):
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if bias is not None and query.dtype.itemsize > 2:
+        scores = scores + bias
+    return scores.softmax(-1) @ value
+''',
     ),
     *(
         Cheat(
