@@ -8,7 +8,7 @@ from attendax.conformance import Report, Verdict
 from attendax.conformance.adapters.implementation import Implementation
 from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How, forever
-from attendax.conformance.diagnoses import diagnosed, qualifiers
+from attendax.conformance.diagnoses import by_running, diagnosed, qualifiers
 from attendax.conformance.diagnoses.causes import Faults
 from attendax.conformance.judge.verdicts import Finding
 from attendax.conformance.report.outcomes import Cause, Harm, Outcome
@@ -50,7 +50,7 @@ def said_of(fn, case, left=forever, name="the result is wrong"):
     made = Implementation(fn, "mine", arrays="numpy")
     outcome = judge(made, case, HOW)
     assert outcome.verdict.fails
-    with qualifiers.by_running.patience(60.0, left):
+    with by_running.patience(60.0, left):
         cause = Cause(name, Harm.NUMBERS, (case.name,))
         return qualifiers.qualified(cause, Faults(made, HOW, [outcome], [outcome])).name
 
@@ -80,7 +80,7 @@ class TestEarned:
         wrong = Implementation(tiled, "mine", arrays="numpy", backward=tiled_backward)
         for made, words in ((right, "in the backward, "), (wrong, "")):
             outcome = judge(made, case, HOW)
-            with qualifiers.by_running.patience(60.0):
+            with by_running.patience(60.0):
                 cause = Cause(TILED, Harm.GRADIENTS, (case.name,), tried=1)
                 assert qualifiers.qualified(cause, Faults(made, HOW, [outcome], [outcome])).name == words + TILED
 
@@ -102,7 +102,7 @@ class TestEarned:
         faults = Faults(Implementation(always_odd, "mine", arrays="numpy"), HOW, [], [wrong])
         for error, name in ((0.9, "the result is wrong"), (0.1, "the result is wrong with mask in float16")):
             monkeypatch.setattr(qualifiers, "find", lambda *_, error=error: (near._replace(error=error), {}))
-            with qualifiers.by_running.patience(60.0):
+            with by_running.patience(60.0):
                 assert qualifiers.qualified(cause, faults).name == name
 
     def test_nothing_is_said_that_there_is_no_time_for(self):
@@ -147,7 +147,7 @@ def test_a_gradient_that_is_held_follows_from_a_wrong_result():
     made = Implementation(always_odd, "mine", arrays="numpy")
     wrong = judge(made, PLAIN, HOW)
     held = wrong._replace(case=named("a gradient is held"), finding=wrong.finding._replace(leaf="grad query"))
-    with qualifiers.by_running.patience(60.0):
+    with by_running.patience(60.0):
         cause = Cause("the gradient of query is wrong", Harm.GRADIENTS, (held.case.name,))
         found = qualifiers.qualified(cause, Faults(made, HOW, [held], [held]))
     assert (found.harm, found.name) == (Harm.NUMBERS, "the result is wrong")
@@ -167,7 +167,7 @@ def test_a_property_of_sizes_is_said_if_calls_with_numbers_as_large_pass(trait, 
         return odd(out) if (large if of_numbers else sized) else out
 
     made = Implementation(attend, "mine", arrays="numpy")
-    with qualifiers.by_running.patience(60.0):
+    with by_running.patience(60.0):
         passed = qualifiers.passes_without(trait, judge(made, case, HOW), Faults(made, HOW, [], []))
     assert passed is not of_numbers
 
@@ -279,3 +279,14 @@ def test_the_gradient_is_not_asked_for_what_the_forward_refuses(tmp_path, monkey
     lacking = {name for name in ends if "mask" in name or "grouped" in name}
     assert lacking
     assert {ends[name] for name in lacking} == {Verdict.NOT_OFFERED}
+
+
+@pytest.mark.parametrize(("seconds", "cut"), [(4.0, False), (2.0, True)])
+def test_a_search_that_uses_up_its_part_of_the_time_is_cut_short(seconds, cut):
+    """Its part ends at three quarters, and what comes after it has time again: only this tells that it was cut."""
+    left = [10.0]
+    with by_running.patience(1.0, lambda: left[0]):
+        with by_running.until_the_end_of("search"):
+            left[0] = seconds
+        assert by_running.was_cut_short() is cut
+        assert not by_running.is_late()

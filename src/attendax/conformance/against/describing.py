@@ -406,10 +406,9 @@ class Describing:
         """The form of a function that always caps its scores, by the share of a key with the lowest score."""
         query, key, value = (0 * x for x in arrays(self.sizes))
         query[:], key[..., 0, :], value[..., 0, :] = LOW, -LOW, 1
-        found = self.answer(form, Probe((query, key, value), {}))
-        low = (
-            scale_of_first(found[0], self.sizes[3]) if self._is_result(found, Probe((query, key, value), {})) else None
-        )
+        lowest = Probe((query, key, value), {})
+        found = self.answer(form, lowest)
+        low = scale_of_first(found[0], self.sizes[3]) if self._is_result(found, lowest) else None
         if not low or low > 0:
             return None
         probe, always = self._plain_probe(self.sizes), ["", *OPTIONS["is_causal"].axes["causal"]]

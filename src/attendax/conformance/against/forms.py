@@ -34,7 +34,7 @@ from .options import (
 from .remote import Function
 from .weights import MOST_HEADS, ONE_HOT, WEIGHTS, one_hot, role_of
 
-# The two sides of a window, by whether a negative number is no limit, and whether None is.
+# Lines for a side {x} of a window; the keys tell whether a negative number, and whether None, means no limit.
 SIDE_LINES = {
     (True, False): "({x} if {x} >= 0 else float('inf'))", (False, True): "(float('inf') if {x} is None else {x})",
     (True, True): "(float('inf') if {x} is None or {x} < 0 else {x})", (False, False): "{x}",

@@ -97,7 +97,7 @@ def name_of(path: str) -> str:
 def implementation(path: str, name: str | None = None) -> Implementation:
     """Make an ``Implementation`` of such a path, which runs the program in the process that calls it.
 
-    Raises ValueError if there is no such program or model, or it cannot be read.
+    Raises ValueError if the program or model does not exist or cannot be read.
     """
     kind, _, rest = path.partition(":")
     answer = ANSWERS[kind](rest)
