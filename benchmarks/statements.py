@@ -39,13 +39,13 @@ def speed(results: Results) -> str:
         if run:
             forward, gradient = by_measure(run)
             ratios = [*forward.values(), *gradient.values()]
-            fast = mean(forward[case] for case in plain) if plain <= forward.keys() else "incomplete"
+            fast = mean(forward[case] for case in plain) if plain <= forward.keys() else "not all shapes measured"
             rows.append([place, fast, f"{sum(map(behind, ratios))} of {len(ratios)}"])
     header = ("CPU, 2 cores, float32", "times as fast as torch's SDPA", "calls in which torch is faster")
     compiled = mean(compile_ratios(results, "forward").values(), 1)
     return (
-        f"{tables.table(header, rows)}\nColumn 2 is the geometric mean of the forward's speed-up over {len(plain)}"
-        " shapes without mask, bias or dropout. Column 3 counts all measured calls, forward and gradient. attendax "
+        f"{tables.table(header, rows)}\nThe speed is the forward's: the geometric mean over {len(plain)} shapes "
+        "without mask, bias or dropout. The calls are all that were measured, forward and gradient. attendax "
         f"compiles {compiled} times as fast as jax.nn. "
         "[All calls and machines](docs/benchmarks.md)."
     )

@@ -211,11 +211,12 @@ class TestTerminal:
             (
                 Cause("off by one", Harm.NUMBERS, ("causal", "plain"), tried=1),
                 "1. wrong numbers: off by one 2 cases, such as 'causal' (L4). "
-                "This mistake alone gives the function's results in 1 of them, and may explain the other.",
+                "In 1 of them, attention with this mistake gives the same results; "
+                "the mistake may also explain the other.",
             ),
             (
                 Cause("off by one", Harm.NUMBERS, ("causal",), tried=1),
-                "1. wrong numbers: off by one 'causal' (L4). This mistake alone gives the function's result.",
+                "1. wrong numbers: off by one 'causal' (L4). Attention with this mistake gives the same result.",
             ),
             (
                 Cause("zeros", Harm.NUMBERS, ("causal", "plain"), least=True),

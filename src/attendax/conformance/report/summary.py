@@ -171,10 +171,11 @@ def _told(cause: Cause, report: Outcomes) -> str:
     number, shown = len(cause.cases), f"{cause.cases[0]!r}{law}"
     told = f"{number_of(number, 'case')}, such as {shown}" if number > 1 else shown
     if cause.tried:
-        told += f". This mistake alone gives the function's {'results' if number > 1 else 'result'}"
-        rest = number - cause.tried
+        same = f"attention with this mistake gives the same {'results' if number > 1 else 'result'}"
+        if (rest := number - cause.tried) <= 0:
+            return f"{told}. {same.capitalize()}."
         others = f"other {rest}" if rest > 1 else "other"
-        return f"{told} in {cause.tried} of them, and may explain the {others}." if rest > 0 else f"{told}."
+        return f"{told}. In {cause.tried} of them, {same}; the mistake may also explain the {others}."
     least = ". The cases may have several causes." * (cause.least and number > 1)
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():
