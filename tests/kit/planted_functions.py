@@ -131,10 +131,6 @@ def of_the_sum(query, key, value, *, mask=None, return_lse=False):
     return (out, lse - largest) if return_lse else out
 
 
-def one_head_for_each(query, key, value):
-    return np.einsum("bntd,bnsd->bnts", query, key)[..., :1] * 0 + right_attention.attend(query, key, value)
-
-
 def forgets_causal(query, key, value, *, is_causal=False):
     return right_attention.attend(query, key, value)
 

@@ -257,6 +257,7 @@ def test_multi_head_attention_class(rng):
 def test_encoder_block_class(rng):
     block = spec.TransformerEncoderBlock(d_model=6, num_heads=3)
     assert (block.d_model, block.num_heads, block.d_ff) == (6, 3, 24)  # d_ff: 4 · d_model
+    assert block.norm == "pre"
     assert spec.TransformerEncoderBlock(6, 3, 11).d_ff == 11
     assert ops.TransformerEncoderBlock(6, 3).d_ff == 24
     assert isinstance(block.attention, spec.MultiHeadAttention)
