@@ -842,7 +842,7 @@ class TestPages:
 
     def test_numbers_on_the_page(self):
         assert f"This course has {len(PATH)} exercises" in self.PAGE
-        assert f"The grader has {len(texts('mistakes'))} mistakes" in self.PAGE
+        assert f"The grader knows {len(texts('mistakes'))} mistakes" in self.PAGE
 
     @pytest.mark.smoke
     def test_the_notebook_shows_what_its_cells_give(self):
