@@ -39,7 +39,7 @@ def test_a_finding_says_where_how_large_and_why():
     first = report.failures[0]
     assert first.case.law == "future"
     assert first.verdict.value == "leak"
-    for words in ("changing the token at position", "moves position", "times what rounding explains"):
+    for words in ("changing the token at position", "moves position", "times the allowed rounding"):
         assert words in first.finding.message
     assert "usual cause: " in report.causes[0].remedy
 

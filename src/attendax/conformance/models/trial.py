@@ -318,4 +318,4 @@ def measured(apart: np.ndarray, allowed: np.ndarray) -> Found:
 
 def beside_rounding(apart: float, allowed: float) -> str:
     """The size of a difference beside that of rounding."""
-    return f"{apart / allowed:.2g} times what rounding explains" if allowed else "where no bit may differ"
+    return f"which is {apart / allowed:.2g} times the allowed rounding" if allowed else "where no bit may differ"
