@@ -94,7 +94,7 @@ def who_is_ahead(results: Results) -> str:
     first = f"attendax is slower than torch in {listed(ahead(results.full, TORCH) or ['none of the shapes'])}."
     if not found:
         return f"{first} In none is another library faster."
-    return f"{first} It is slower than {listed(found)}. The numbers are its speed divided by that of the other library."
+    return f"{first} It is slower than {listed(found)}. These numbers are its speed divided by theirs."
 
 
 def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
@@ -121,7 +121,7 @@ def beside_a_product(results: Results) -> str:
         ],
     ]
     speed = f"XLA's best matrix product in this run reached {product:.0f} GFLOP/s."
-    said = f"{speed} Attention reached these fractions of that speed:\n\n"
+    said = f"{speed} Attention ran at these fractions of it:\n\n"
     return said + tables.table(("", "fraction of the product's GFLOP/s"), rows)
 
 
@@ -142,8 +142,8 @@ def with_more_cores(results: Results) -> str:
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
     priority = " The process had real-time priority (`chrt -r 20`)." if run["about"].get("real_time_priority") else ""
     return (
-        f"The gain from a second core: geometric means over {len(own[0])} shapes forward and {len(own[1])} with the "
-        "gradient, for torch without those that it cannot run. The two cores shared [a cache]"
+        f"The gain from a second core, in the geometric mean over {len(own[0])} shapes forward and {len(own[1])} with "
+        "the gradient. For torch, shapes that it cannot run are left out. The two cores shared [a cache]"
         f"(#two-cores-one-cache-or-two).{priority} (`benchmarks/results/cores`; {machine(run)}; {when(run)})\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
@@ -179,7 +179,7 @@ def beside_torch(results: Results) -> str:
         "times as fast as torch SDPA",
         "forward",
         "with the gradient",
-        "forward / gradient, mean without causal, bias or dropout",
+        "mean without causal, bias or dropout: forward / with the gradient",
         "torch is faster in",
     )
     return tables.table(header, rows)
@@ -219,7 +219,8 @@ def encoders(results: Results) -> str:
             sentences = "one sentence" if size[1] == "1" else f"{size[1]} sentences"
             numbers = [cores.number(ratios.get(other)) or "-" for other in ("torch", "onnxruntime")]
             rows.append([f"{sentences} of {size[2]} tokens", *numbers])
-    said = f"The six-layer encoder of `embed`, with the same weights ({when(results.full['encoders'])}):\n\n"
+    said = "The six-layer encoder of `attendax embed`, with the same weights in each library"
+    said = f"{said} ({when(results.full['encoders'])}):\n\n"
     return said + tables.table(("attendax, times as fast as", "torch", "ONNX Runtime"), rows)
 
 
