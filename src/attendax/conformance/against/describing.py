@@ -664,7 +664,7 @@ class Describing:
             if not self.answer(form, probe) or self._settled(ways, [probe]):
                 continue
             together = f"combination of {words(*some)}"
-            self.unknown[together] = "no known formula with both gives its results"
+            self.unknown[together] = "no known formula gives its results"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
                 without = self.answer(form, self._probe({k: asked[k] for k in rest}))
