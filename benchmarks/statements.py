@@ -90,11 +90,12 @@ def ahead(run: dict[str, Any], reference: str) -> list[str]:
 def who_is_ahead(results: Results) -> str:
     """Name every row in which somebody is faster."""
     names = [name for name in results.full["contestants"] if not name.startswith(OURS) and name != TORCH]
-    found = [f"{name} in {listed(cases)}" for name in names if (cases := ahead(results.full, name))]
+    faster = {name: cases for name in names if (cases := ahead(results.full, name))}
+    found = [f"{name} in the shape{'s' * (len(cases) > 1)} {listed(cases)}" for name, cases in faster.items()]
     first = f"attendax is slower than torch in {listed(ahead(results.full, TORCH) or ['none of the shapes'])}."
     if not found:
         return f"{first} In none is another library faster."
-    return f"{first} It is slower than {listed(found)}. These numbers are its speed divided by theirs."
+    return f"{first} It is slower than {listed(found)}: these numbers are its speed divided by theirs."
 
 
 def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
