@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 import right_attention
-import right_blockwise
+import right_kernel
 from attendax.conformance import CASES, Implementation, checking
 from stated import check
 
 by_law = functools.partial(check, profile="law", budget=0)
 SOURCE = inspect.getsource(right_attention)
-BLOCKWISE = inspect.getsource(right_blockwise)
+KERNEL = inspect.getsource(right_kernel)
+SIZES = "BLOCK_Q, BLOCK_K, BLOCK_D = {}, {}, 32\n"
 EARLIER = 8  # cases before its own that a mistake is shown; all of them would take twenty minutes
 
 
@@ -27,26 +28,17 @@ class Mistake(NamedTuple):
 
 
 class BlockMistake(NamedTuple):
-    """A mistake in ``right_blockwise``, in blocks of a size; ``where`` is "forward", or "gradient": only there."""
+    """A mistake in ``right_kernel``, in blocks of a size; ``where`` is "forward", or "gradient": only there."""
 
     case: str
     old: str
     new: str
     block: int
     where: str
+    keys: int | None = None  # of a block of keys, if it is another
 
 
-class ByOthers(NamedTuple):
-    """A mistake whose author had not seen the cases; ``shown_by`` is the author's example of an input."""
-
-    name: str
-    old: str
-    new: str
-    why: str
-    shown_by: str
-
-
-def planted(source: str, mistake: Mistake | BlockMistake | ByOthers) -> dict:
+def planted(source: str, mistake: Mistake | BlockMistake) -> dict:
     """The names of the module with the mistake."""
     assert source.count(mistake.old) == 1, f"{mistake[0]}: {mistake.old!r} occurs {source.count(mistake.old)} times"
     space = {}
@@ -58,12 +50,12 @@ def implementation(mistake: Mistake | BlockMistake) -> Implementation:
     """The mistaken attention."""
     if isinstance(mistake, Mistake):
         space = planted(SOURCE, mistake)
-        attend, backward = space["attend"], space["backward"]
     else:
-        sizes = f"BLOCK_Q = {mistake.block}\nBLOCK_K = {mistake.block}\n"
-        space = planted(BLOCKWISE.replace("BLOCK_Q = 128\nBLOCK_K = 128\n", sizes), mistake)
-        attend = space["attend"] if mistake.where == "forward" else functools.partial(right_blockwise.attend)
-        backward = space["backward"]
+        sizes = SIZES.format(mistake.block, mistake.keys or mistake.block)
+        space = planted(KERNEL.replace(SIZES.format(64, 32), sizes), mistake)
+    is_right = isinstance(mistake, BlockMistake) and mistake.where == "gradient"
+    attend = functools.partial(right_kernel.attend) if is_right else space["attend"]
+    backward = space["backward"]
     attend.backward = backward
     return Implementation(attend, mistake.case, arrays="numpy", backward=backward)
 
@@ -71,12 +63,15 @@ def implementation(mistake: Mistake | BlockMistake) -> Implementation:
 def first_to_catch(mistake: Mistake | BlockMistake):
     """The first case that finds a fault, as an outcome; None where none does.
 
-    Asked are its own case, and before it some of the earlier ones, others for each mistake.
+    Asked are its own case, and before it some of the earlier ones, others for each mistake. Of a mistake in blocks they
+    have more tokens than a block, and no more than its own case; none has NaN behind a mask, which the kernel reads.
     """
     mistaken = implementation(mistake)
     cases = [case for case in CASES if "numpy" in case.frameworks]
-    if isinstance(mistake, BlockMistake):  # in the others there is one block
-        cases = [case for case in cases if max(case.sizes.get("T", 0), case.sizes.get("S", 0)) > mistake.block]
+    if isinstance(mistake, BlockMistake):
+        cases = [case for case in cases if length_of(case) > mistake.block]
+        most = next((length_of(case) for case in cases if case.name == mistake.case), np.inf)
+        cases = [case for case in cases if length_of(case) <= most and case.judge != "same_bits"]
     names = [case.name for case in cases]
     if mistake.case in names:
         own = names.index(mistake.case)
@@ -85,13 +80,9 @@ def first_to_catch(mistake: Mistake | BlockMistake):
     return first_of(mistaken, cases)
 
 
-def first_by_others(mistake: ByOthers, source: str, *how):
-    """The same of a mistake by others, among all cases."""
-    space = planted(source, mistake)
-    attend, backward = space["attend"], space["backward"]
-    attend.backward = backward
-    mistaken = Implementation(attend, mistake.name, arrays="numpy", backward=backward)
-    return first_of(mistaken, [case for case in CASES if "numpy" in case.frameworks], *how)
+def length_of(case) -> int:
+    """Of the longer axis of its scores."""
+    return max(case.sizes.get("T", 0), case.sizes.get("S", 0))
 
 
 def first_of(mistaken: Implementation, cases, *how):

@@ -2,8 +2,6 @@
 
 import pytest
 
-import mistakes_by_others
-import mistakes_by_others_in_blocks
 import mistakes_in_biases
 import mistakes_in_blocks
 import mistakes_in_caches
@@ -18,42 +16,23 @@ import mistakes_in_refusals
 import mistakes_in_sinks
 import mistakes_in_values
 import right_attention
-import right_blockwise
 from attendax.conformance import CASES, Implementation, Verdict, checking
-from attendax.conformance.cases.how import How
 from laws import LAWS, WITHOUT
-from planted import (
-    BLOCKWISE,
-    SOURCE,
-    Mistake,
-    by_law,
-    first_by_others,
-    first_of,
-    first_to_catch,
-    implementation,
-)
+from planted import KERNEL, SOURCE, Mistake, by_law, first_of, first_to_catch, implementation
 
 IN_JAX = [c for c in CASES if (c.level == "everything" or c.direction == "eager") and c.judge != "refused"]
 MODULES = (mistakes_in_values, mistakes_in_masks, mistakes_in_biases, mistakes_in_gradients, mistakes_in_leaks,
            mistakes_in_determinism, mistakes_in_dropout, mistakes_in_refusals, mistakes_in_blocks, mistakes_in_contexts,
            mistakes_in_caches, mistakes_in_sinks)  # fmt: skip
 MISTAKES = [mistake for module in MODULES for mistake in module.MISTAKES]
-BY_OTHERS = [(mistake, SOURCE) for mistake in mistakes_by_others.MISTAKES]
-BY_OTHERS += [(mistake, BLOCKWISE) for mistake in mistakes_by_others_in_blocks.MISTAKES]
-IN_FLOAT64 = "scale_rounded_to_float32"
-NOT_ASKED = {  # the kit's offset is an int32 for each batch, and so are its lengths; its caches are no longer than 300
-    "causal_tiles_remembered_without_the_offset",
-    "key_positions_in_the_dtype_of_the_lengths",
-}
 
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("right", [right_attention, right_blockwise], ids=lambda module: module.__name__)
-def test_what_is_right_passes_every_case(right):
-    report = by_law(right.attend, arrays="numpy", backward=right.backward)
+def test_what_is_right_passes_every_case():
+    report = by_law(right_attention.attend, arrays="numpy", backward=right_attention.backward)
     assert [outcome.case.name for outcome in report.failures] == []
     assert report.counts()["ok"] == sum("numpy" in case.frameworks for case in CASES) - len(
         [case for case in IN_JAX if "numpy" in case.frameworks]
@@ -103,13 +82,6 @@ def test_a_mistake_in_blocks_of_128_is_caught(mistake):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mistake", "source"), BY_OTHERS, ids=lambda x: getattr(x, "name", ""))
-def test_a_mistake_by_others_is_caught_where_the_kit_asks(mistake, source):
-    caught = first_by_others(mistake, source, How(dtype="float64" if mistake.name == IN_FLOAT64 else "float32"))
-    assert (caught is None) == (mistake.name in NOT_ASKED)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", mistakes_in_directions.MISTAKES)
 def test_a_mistake_in_a_direction_is_caught_there_first(name):
     """Forward and gradient of these are right by construction, the plain ones are looked at again."""
@@ -126,8 +98,8 @@ def test_a_mistake_in_a_direction_is_caught_there_first(name):
 
 @pytest.mark.smoke
 def test_every_text_to_replace_is_in_the_source_once():
-    mistakes = [(m, SOURCE if isinstance(m, Mistake) else BLOCKWISE) for m in (*MISTAKES, *mistakes_in_blocks.SMALLER)]
-    assert [m[0] for m, source in (*mistakes, *BY_OTHERS) if source.count(m.old) != 1] == []
+    mistakes = [(m, SOURCE if isinstance(m, Mistake) else KERNEL) for m in (*MISTAKES, *mistakes_in_blocks.SMALLER)]
+    assert [m.case for m, source in mistakes if source.count(m.old) != 1] == []
 
 
 @pytest.mark.smoke

@@ -6,7 +6,7 @@ CAUSAL = "(j <= i + begins)"
 BEGINS = "begins = np.asarray(offset)[:, None, None, None] if np.ndim(offset) else offset"
 GROUPS = "        k = np.repeat(k, group, axis=-3)\n"
 BACKWARD = "bias, offset)\n    steps = forward(query, key, value, allowed, bias, scale, softcap)\n    q, k"
-OF_BLOCK = "            weights, allowed, _ = call.weights(rows, keys, largest, total)\n"
+LAST_OF_CAUSAL = "last = min(last, rows[-1] + 1 + self.offset.max())"
 ONE, PLACES = "query.shape[-2] > 1", "i = i if begins is None else i + begins"
 CAP = "scores = wide(softcap) * np.tanh(products / wide(softcap))"
 IDS = "(query_ids[:, None, :, None] == key_ids[:, None, None, :])"
@@ -54,8 +54,7 @@ MISTAKES = [
     # of one query, each option as if it began at the first key, or were not given
     *(Mistake(f"cache: {option}, one query", old, new) for option, old, new in OF_ONE),
     # blocks beyond the diagonal are left out by their indices, without the offset
-    BlockMistake("cache: longer than a block", OF_BLOCK,
-        f"            if is_causal and keys[0] > rows[-1]:\n                continue\n{OF_BLOCK}", 128, "forward"),
+    BlockMistake("cache: longer than a block", LAST_OF_CAUSAL, "last = min(last, rows[-1] + 1)", 128, "forward"),
     # with many keys the backward has no offset
     Mistake("gradient: cache: longer than a block", BACKWARD,
         BACKWARD.replace(", offset", ", offset if key.shape[-2] <= 128 else 0")),
