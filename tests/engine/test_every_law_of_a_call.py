@@ -123,6 +123,16 @@ def test_l6_in_the_dense_functions(case):
     assert_keeps_every_law(dataclasses.replace(case, implementation="dense"))
 
 
+SMALLER = Case(N=2, G=2, T=4, S=5, D=2, V=3, dtype="float64", x64=True, loss="square", lse="square")
+
+
+@pytest.mark.smoke(2)
+@pytest.mark.law("L12", "ops")
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_l12_in_the_dense_functions(direction):
+    assert_keeps_every_law(dataclasses.replace(SMALLER, direction=direction, mask=("causal", 1)), ops.attention)
+
+
 # A few queries, as in decoding: some in one tile, some not, and wider than there are keys
 
 FEW = [
@@ -199,7 +209,7 @@ EDGES = (("causal", -9), ("causal", 2), ("and", ("causal", 1), ("not", ("causal"
          ("and", ("window", 3, 3), ("causal", 1)), ("and", ("window", 2, 2), ("not", ("causal", -1))),
          ("and", ("window", 1, 0), ("causal", -2)), ("dense", (True,) * 4))  # fmt: skip
 SHARED = ("key", "value", "mask", "bias", "mod")
-SMALLER = dataclasses.replace(SMALL, lead=(), N=2, T=4, S=5, D=2, V=3, loss="square", lse="square")
+SMALLER_IN_TILES = dataclasses.replace(SMALLER, implementation="blockwise")
 OPTIONS = ({"G": 2}, {"G": 1, "scale": -0.7}, {"mask": ("causal", 1)}, {"lead": (1,), "mask": ("padding", True)},
            {"bias": (True,) * 3}, {"modifier": ("softcap", 0.8)}, {"dropout": 0.5})  # fmt: skip
 IN_TILES = [
@@ -209,7 +219,7 @@ IN_TILES = [
                           poison=("unseen", number))
       for dtype, direction, number in itertools.product(
           ("float32", "float64"), ("grad", "jvp", "fr", "rr", "rf"), (*NOT_FINITE, "big"))),
-    *(dataclasses.replace(SMALLER, direction=direction, **options)
+    *(dataclasses.replace(SMALLER_IN_TILES, direction=direction, **options)
       for direction, options in itertools.product(DIRECTIONS, OPTIONS)),
     *(dataclasses.replace(SMALL, direction="grad", **fields)
       for fields in ({"remat": "all"}, {"maps": ("scan",), "shared": ((),)})),

@@ -253,14 +253,6 @@ def test_l8_ones_of_a_long_row_leave_no_more_than_a_rounding():
             assert x.max() <= 2 * y.max() + 1
 
 
-@pytest.mark.law("L8", "native")
-def test_l8_a_wide_bias_keeps_its_digits():
-    zeros = np.zeros((2, 1), jnp.bfloat16)
-    value = np.array([[1.0], [-1.0]], np.float32).astype(jnp.bfloat16)
-    bias = np.array([[1 + 2.0**-12, 1.0]] * 2, np.float32)
-    np.testing.assert_allclose(np.asarray(native(zeros, zeros, value, bias=bias), float), np.tanh(2.0**-13), rtol=1e-2)
-
-
 @pytest.mark.law("L13", "native")
 @pytest.mark.parametrize("shape", [(), (3, 1, 1), (1025, 1), (2, 1, 1, 1), (3, 1025, 1), (2, 1, 1025, 1)], ids=str)
 def test_the_gradient_of_a_bias_that_is_the_same_for_all_keys(shape):
@@ -327,17 +319,6 @@ def test_l10_dropout_keeps_what_the_specification_keeps():
 
 
 @pytest.mark.law("L7", "native")
-def test_l7_the_lowest_bias_does_not_let_the_future_in():
-    """finfo.min on all that is allowed, under a causal mask: the row sees its past still."""
-    rng = np.random.default_rng(2)
-    query, key, value = (rng.normal(size=(1, 2, 100, 16)).astype(np.float32) for _ in range(3))
-    bias = np.full((100, 100), np.finfo(np.float32).min)
-    out = np.asarray(native(query, key, value, bias=bias, mask=masks.causal()))
-    past = np.cumsum(value.astype(np.float64), axis=-2) / np.arange(1, 101)[:, None]
-    np.testing.assert_allclose(out, past, atol=1e-5)
-
-
-@pytest.mark.law("L7", "native")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_l7_the_lowest_bias_beside_large_scores(dtype):
     """A sum below the range stays at its end, above what is forbidden: the past is seen, the future is not."""
@@ -359,12 +340,6 @@ def test_l7_what_overflows_in_a_score_is_not_finite(sign):
     out = np.asarray(native(query, key, value))
     assert np.isnan(out[0, 1, 3]).all()
     assert np.isnan(out).any(-1).sum() == 1
-
-
-@pytest.mark.law("L8", "native")
-def test_l8_float16_of_300_does_not_overflow():
-    x = np.full((1, 1, 3, 64), 300, np.float16)
-    assert (np.asarray(native(x, x, x)) == 300).all()
 
 
 @pytest.mark.law("L8", "native")

@@ -221,23 +221,6 @@ def test_shapes_and_dtypes_that_are_refused(reason, change):
     assert np.isfinite(np.asarray(attention(*given, **change(given)))).all()
 
 
-@pytest.mark.law("L14", "native")
-def test_wrong_calls_are_refused_as_elsewhere():
-    query, key, value = arrays(Sizes(1, 2, 2, 5, 9, 4, 4))
-    for wrong, error in (
-        (lambda im: attention(query, key[:, :, :3], value, implementation=im), ValueError),
-        (lambda im: attention(query, key, value, mask=np.ones((2, 9)), implementation=im), TypeError),
-        (lambda im: attention(query, key, value, bias=np.ones((3, 9)), implementation=im), ValueError),
-        (lambda im: attention(query, key, value.astype(np.float32), implementation=im), TypeError),
-    ):
-        told = []
-        for implementation in ("native", "blockwise"):
-            with pytest.raises(error) as caught:
-                wrong(implementation)
-            told.append(str(caught.value))
-        assert told[0] == told[1]
-
-
 @pytest.mark.smoke
 @pytest.mark.law("L16", "native")
 def test_explain_says_native():

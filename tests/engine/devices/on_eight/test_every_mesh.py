@@ -25,6 +25,9 @@ OPTIONS = {
     "dense mask": lambda rng, N: {"mask": masks.dense(rng.random((2, 1, T, T)) < 0.1)},
     "softcap": lambda rng, N: {"score_mod": scores.softcap(0.5)},
     "ALiBi": lambda rng, N: {"score_mod": scores.alibi(np.linspace(0.05, 0.3, N))},
+    "relative bias": lambda rng, N: {"score_mod": scores.relative_bias(rng.normal(size=(N, 7)))},
+    "sink": lambda rng, N: {"score_mod": scores.sink(np.linspace(-1, 2, N))},
+    "function": lambda rng, N: {"mask": masks.from_function(lambda i, j: (i - j) % 3 != 1)},
     "dropout": lambda rng, N: {"dropout_rate": 0.3, "dropout_rng": sequences.RNG},
     "grouped": lambda rng, N: {},
 }
@@ -60,7 +63,7 @@ def test_out_lse_and_every_gradient(strategy, option, devices, rng):
     arrays, options = given_for((option,), rng, devices)
     dout, dlse = rng.normal(size=(*arrays[0].shape[:-1], sequences.V)), rng.normal(size=arrays[0].shape[:-1])
     given, specs, rest = sequences.placed(options, devices, order)
-    attend = sequences.attend_by(devices, strategy, order, specs, rest, T)
+    attend = sequences.attend_by(devices, strategy, order, specs, rest, T, check_vma=option != "segments")
     tokens = [sequences.turned(x, devices, order, -2) for x in (*arrays, dout)]
     run = jax.jit(sequences.results_and_gradients(attend))
     found = run(*tokens[:3], given, tokens[3], sequences.turned(dlse, devices, order, -1))

@@ -353,23 +353,3 @@ def test_a_tangent_of_a_ring_keeps_its_digits(rng):
     wide = [[x.astype(np.float64) for x in each] for each in (leaves, directions)]
     right = pushed(lambda *x: attention(*x, return_lse=True, implementation="blockwise"), *wide)
     assert abs(ours - right).max() <= 2 * abs(tiles - right).max()
-
-
-@pytest.mark.law("L12", "sharded")
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_second_derivatives(strategy, rng):
-    size, options = 24, {"mask": masks.causal(), "bias": rng.normal(size=(1, 8, 24, 24))}
-    given, specs, rest = sequences.placed(options, 4, "in order")
-    across = sequences.attend_by(4, strategy, "in order", specs, rest, size)
-    leaves = *sequences.arrays_of(rng, size), options["bias"]
-    directions = tuple(rng.normal(size=x.shape) for x in leaves)
-    weights = rng.normal(size=(2, 8, size, sequences.V)), rng.normal(size=(2, 8, size))
-
-    def alone(query, key, value, given):
-        return attention(query, key, value, return_lse=True, mask=options["mask"], **given)
-
-    expected = jax.jit(sequences.every_direction(alone))(leaves, directions, {}, *weights)
-    found = jax.jit(sequences.every_direction(across))(leaves, directions, given, *weights)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
