@@ -235,6 +235,9 @@ IN_TILES = [
     *(dataclasses.replace(SMALL, lead=(3, 2), mask=("padding", False), bias=(True,) * 4, modifier=("alibi", 0),
                           maps=("vmap",), shared=(tuple(x for x in SHARED if x != name),), direction="grad")
       for name in ("query", *SHARED)),  # a map over the query and one of them, or none
+    *(dataclasses.replace(SMALL, lead=(3, 2), mask=("causal", 1), maps=("vmap",), shared=(shared,), direction="grad",
+                          inside=inside)  # over one array alone
+      for shared in (("key", "value"), ("query", "value"), ("query", "key")) for inside in (False, True)),
 ]  # fmt: skip
 
 

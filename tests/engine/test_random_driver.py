@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import loops
 from attendax import attention, spec
 from fuzz import __main__ as command
 from fuzz import data, rows
@@ -83,33 +82,6 @@ def definition(case, arrays, direction):
     case = dataclasses.replace(case, direction=direction)
     moves = data.directions(case, arrays)
     return Definition(case, arrays, moves)(arrays, moves)
-
-
-@pytest.mark.parametrize(
-    "mask", [("causal", 1), ("window", 2, 0), ("padding", True), ("segments", True), ("prefix", True)]
-)
-def test_the_reference_is_the_definition(mask):
-    """Number by number, masks from their law written once more."""
-    case = Case(lead=(2,), N=2, G=2, T=5, S=7, D=3, V=4, mask=mask, lse="sum", dtype="float64", x64=True)
-    arrays = data.leaves(case)
-    given = [arrays[name] for name in arrays if name.startswith("mask")]
-
-    def allowed(b, i, j):
-        return {
-            "causal": lambda: j <= i + 1,
-            "window": lambda: i - 2 <= j <= i,
-            "padding": lambda: j < given[0][b] and i < given[1][b],
-            "segments": lambda: given[0][b, i] == given[1][b, j],
-            "prefix": lambda: j <= i or j < given[0][b],
-        }[mask[0]]()
-
-    outputs = definition(case, arrays, "forward")
-    for b in range(2):
-        for n in range(2):
-            q, k, v = (arrays[name][b, n].tolist() for name in ("query", "key", "value"))
-            out, _, lse = loops.attend(q, k, v, lambda i, j, b=b: allowed(b, i, j), loops.scaled(q, k))
-            assert_close(outputs["out"][b, n], np.array(out), 1e-13)
-            assert_close(outputs["lse"][b, n], np.array(lse), 1e-13)
 
 
 TABLE = Case(direction="rr", T=2, S=2, modifier=("relative", 7, 0))  # of more columns than pairs: some are cut off

@@ -240,35 +240,11 @@ def with_rows(params, x, first):
 
 
 PAIRS = {
-    "bias_before_scale": Pair(
-        "NVIDIA/TransformerEngine#3391: pre_scale_bias is added before the scores are scaled, the other after.",
-        ("order", "scale, bias", "bias, scale"), lambda q, k, v, bias=None: softmax(plus(scored(q, k), bias)) @ v,
-        lambda q, k, v, bias=None: softmax(plus(scored(q, k, 1), bias) * q.shape[-1] ** -0.5) @ v),
-    "causal_cache": Pair(
-        "Dao-AILab/flash-attention#282: One query beside a cache sees the first key alone, where causal begins there.",
-        ("causal", "end", "start"),
-        lambda q, k, v, causal=False: of_tokens(causal_at_the_end, q, k, v, is_causal=causal, lowest=-1e30),
-        lambda q, k, v, causal=False: of_tokens(causal_at_the_start, q, k, v, is_causal=causal, lowest=-1e30)),
-    "causal_diagonal": Pair(
-        "TransformerLensOrg/TransformerLens#284: Which diagonal triu begins at decides whether a token sees itself.",
-        ("causal", "aligned to the start", "without its own key"),
-        lambda q, k, v, causal=False, mask=None: causal_at_the_start(q, k, v, causal, mask),
-        lambda q, k, v, causal=False, mask=None: causal_at_the_start(q, k, v, causal, mask, offset=-1)),
     "causal_end": Pair(
         "pytorch/pytorch#108108: torch aligns is_causal to the start, flash-attention since 2.1 to the end.",
         ("causal", "start", "end"),
         lambda q, k, v, is_causal=False: causal_at_the_start(q, k, v, is_causal, lowest=-np.inf),
         lambda q, k, v, causal=False: np.nan_to_num(causal_at_the_end(q, k, v, causal, lowest=-np.inf))),
-    "causal_end_with_mask": Pair(
-        "ml-explore/mlx#2835: MLX aligns its causal mask to the end, torch to the start; both take a mask, too.",
-        ("causal", "end", "start"),
-        lambda q, k, v, *, scale=None, mask=None, causal=False: causal_at_the_end(
-            q, k, v, causal, mask=mask, scale=scale
-        ),
-        lambda q, k, v, attn_mask=None, is_causal=False, scale=None: causal_at_the_start(
-            q, k, v, is_causal, attn_mask, scale
-        ),
-    ),
     "deviation_of_n_minus_1": Pair(
         "harvardnlp/annotated-transformer#119: torch.std divides by N - 1, and eps is beside it.",
         ("norm", "N - 1", "layer norm"), lambda params, x: x + mlp(params, by_deviation(x, params)),
@@ -277,11 +253,6 @@ PAIRS = {
         ("dropout", "scales what is kept", "does not scale"),
         lambda q, k, v, dropout_rate=0.0: dropped(q, k, v, dropout_rate, 1 / (1 - dropout_rate)),
         lambda q, k, v, dropout_rate=0.0: dropped(q, k, v, dropout_rate, 1)),
-    "empty_row_mean": Pair(
-        "ml-explore/mlx#2395: A row without any key is neither 0 nor NaN, but the mean of all values.",
-        ("query without any key", "0", "the mean of the values"),
-        lambda q, k, v, mask=None: np.nan_to_num(softmax(hide(scored(q, k), mask, -np.inf))) @ v,
-        lambda q, k, v, mask=None: softmax(hide(scored(q, k), mask, np.finfo(np.float32).min)) @ v),
     "empty_row_nan": Pair("pytorch/pytorch#103963: A row without any key was NaN in torch, and is 0 since.",
         ("query without any key", "0", "NaN"),
         lambda q, k, v, attn_mask=None: np.nan_to_num(softmax(hide(scored(q, k), attn_mask, -np.inf))) @ v,
@@ -339,14 +310,6 @@ PAIRS = {
         ("log-sum-exp", "base e", "base 2"),
         lambda q, k, v, return_lse=False: with_lse(q, k, v, return_lse, lambda s: np.log(np.exp(s).sum(-1))),
         lambda q, k, v, return_lse=False: with_lse(q, k, v, return_lse, lambda s: np.log2(np.exp(s).sum(-1)))),
-    "lse_without_maximum": Pair(
-        "Dao-AILab/flash-attention#404: log sum exp(x), or log sum exp(x - max x)?",
-        ("log-sum-exp", "base e", "without the maximum"),
-        lambda q, k, v, return_lse=False: with_lse(q, k, v, return_lse, lambda s: np.logaddexp.reduce(s, -1)),
-        lambda q, k, v, return_lse=False: with_lse(
-            q, k, v, return_lse, lambda s: np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1))
-        ),
-    ),
     "mask_added": Pair("pytorch/pytorch#109072: A boolean mask, and one that is added to the scores.",
         ("mask", "True attends", "added"), lambda q, k, v, mask=None: softmax(hide(scored(q, k), mask, -np.inf)) @ v,
         lambda q, k, v, attention_mask=None: softmax(plus(scored(q, k), attention_mask)) @ v),
@@ -354,10 +317,6 @@ PAIRS = {
         "huggingface/pytorch-image-models#2236: A mask after the softmax leaves weights that do not sum to 1.",
         ("what a mask does", "minus infinity", "after the softmax"), lambda q, k, v, mask=None: masked(q, k, v, mask),
         lambda q, k, v, mask=None: hide(softmax(scored(q, k)), mask, 0) @ v),
-    "mask_multiplied": Pair(
-        "georg-wolflein/good-features#1: Scores times the mask are 0, which softmax takes for scores.",
-        ("what a mask does", "minus infinity", "scores set to 0"), lambda q, k, v, mask=None: masked(q, k, v, mask),
-        lambda q, k, v, mask=None: softmax(scored(q, k) * (1 if mask is None else mask)) @ v),
     "mask_of_keys": Pair(
         "pytorch/pytorch#39321: key_padding_mask is (B, S), and True is padding there.",
         ("mask", "True attends", "(B, S), True drops"),
@@ -415,27 +374,11 @@ PAIRS = {
     "scale_divides": Pair("NVIDIA/Megatron-LM#848: norm_factor divides the scores, where others multiply by a scale.",
         ("scale as given", "factor", "divisor"), lambda q, k, v, scale=None: softmax(scored(q, k, scale)) @ v,
         lambda q, k, v, norm_factor=None: softmax(scored(q, k, None if norm_factor is None else 1 / norm_factor)) @ v),
-    "scale_missing": Pair("mlc-ai/mlc-llm#3426: A fallback ran with a scale of 1.0, where 1/√D was meant.",
-        ("scale", "1/√D", "by 1"), lambda q, k, v: plain(q, k, v),
-        lambda q, k, v, sm_scale=1.0: softmax(scored(q, k, sm_scale)) @ v),
-    "scale_of_softmax": Pair(
-        "allenai/allennlp#5360: T5 has no scale, other encoders have one; the same code was meant for both.",
-        ("scale", "by 1", "1/√D"),
-        lambda q, k, v, position_bias=None: softmax(plus(scored(q, k, 1), position_bias)) @ v,
-        lambda q, k, v, bias=None: softmax(plus(scored(q, k), bias)) @ v),
-    "scale_over_d": Pair("charliezchen/scaling-matrix-preconditioning#2: A paper has 1/D, its code 1/√D.",
-        ("scale", "1/D", "1/√D"), lambda q, k, v: softmax(scored(q, k, 1 / q.shape[-1])) @ v,
-        lambda q, k, v: plain(q, k, v)),
     "softcap_after_bias": Pair(
         "emmtrix/emx-onnx-cgen#731: ONNX caps the scores and adds the bias; a generator of code capped the sum.",
         ("order", "scale, softcap, bias", "scale, bias, softcap"),
         lambda q, k, v, attn_bias=None, softcap=None: softmax(plus(cap(scored(q, k), softcap), attn_bias)) @ v,
         lambda q, k, v, attn_bias=None, softcap=None: softmax(cap(plus(scored(q, k), attn_bias), softcap)) @ v),
-    "softcap_after_mask": Pair(
-        "Dao-AILab/flash-attention#1025: Capped after the mask, masked keys have a weight again.",
-        ("order", "softcap, mask", "mask, softcap"),
-        lambda q, k, v, mask=None, logits_soft_cap=None: softmax(hide(cap(scored(q, k), logits_soft_cap), mask)) @ v,
-        lambda q, k, v, mask=None, logits_soft_cap=None: softmax(cap(hide(scored(q, k), mask), logits_soft_cap)) @ v),
     "softmax_in_bfloat16": Pair("apple/axlearn#18: The softmax of bfloat16 scores, in float32 or as it is.",
         ("softmax of bfloat16", "float32", "bfloat16 scores"), lambda q, k, v: wide(q, k, v).astype(q.dtype),
         lambda q, k, v: coarse(q, k, v)),

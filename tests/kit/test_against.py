@@ -68,7 +68,8 @@ def test_a_pair_of_a_public_thread(name):
 
 
 def test_there_are_so_many_pairs():
-    assert len(PAIRS) >= 40
+    """Of an axis of the table of conventions a pair or two: test_forms compares every value."""
+    assert len(PAIRS) >= 37
     assert [name for name, pair in PAIRS.items() if "#" not in pair.source.split(":")[0]] == []
 
 

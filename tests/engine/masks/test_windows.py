@@ -187,25 +187,6 @@ def test_shapes_and_texts():
     assert repr(masks.window(np.array(1), 0, 2)) == "window(1, 0, 2)"
 
 
-REFUSED = {
-    "a negative side": (ValueError, lambda: masks.window(np.array([1, -1]), 0), "left must be at least 0, got -1."),
-    "a negative number": (ValueError, lambda: masks.window(0, -1), "right must be at least 0, got -1."),
-    "floats": (TypeError, lambda: masks.window(np.array([1.0]), 0), "left must be an array of integers"),
-    "booleans": (TypeError, lambda: masks.window(np.array([True]), 0), "left must be an array of integers, got bool."),
-    "a number of another kind": (TypeError, lambda: masks.window(2.5, 0), "left must be an integer, got 2.5"),
-    "a list": (TypeError, lambda: masks.window([1, 2], 0), "Convert the list to an array: np.asarray(left)."),
-}
-
-
-@pytest.mark.law("L14", "spec", "ops")
-@pytest.mark.parametrize("name", REFUSED)
-def test_sides_that_are_none(name):
-    error, call, said = REFUSED[name]
-    with pytest.raises(error) as caught:
-        call()
-    assert said in str(caught.value)
-
-
 @pytest.mark.smoke
 @pytest.mark.law("L14", "spec", "ops")
 @TWINS

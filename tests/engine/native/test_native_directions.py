@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -216,27 +215,3 @@ def test_a_gradient_along_all_directions_is_one_native_call():
     text = whole("native").lower(*numbers).compile().as_text()
     targets = [text.count(f'custom_call_target="attendax_{name}"') for name in ("hvp", "backward")]
     assert targets == [1, 0]
-
-
-def test_other_second_derivatives_agree_with_those_of_tiles():
-    """Reverse over forward, reverse over reverse, a batch of directions, and a third derivative."""
-    z = SHORT["a folded group"]
-    given, moved = arrays(z), arrays(z, seed=1)
-    tangents = tuple(map(jnp.asarray, moved))
-
-    def values(implementation):
-        def loss(*given):
-            return (attention(*given, implementation=implementation) ** 3).sum()
-
-        def along(*given):
-            return jax.jvp(loss, given, tangents)[1]
-
-        def pulled(*given):
-            return sum((x * t).sum() for x, t in zip(jax.grad(loss, (0, 1, 2))(*given), tangents, strict=True))
-
-        many = jax.vmap(lambda s: jax.jvp(jax.grad(loss), given, [s * t for t in tangents])[1])(jnp.arange(3.0))
-        third = jax.jvp(jax.grad(along), tuple(given), tangents)[1]
-        return jax.grad(along, 1)(*given), jax.grad(pulled, 2)(*given), many, third
-
-    for x, y in zip(values("native"), values("blockwise"), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=1e-11 * np.abs(y).max())
