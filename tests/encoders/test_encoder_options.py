@@ -42,6 +42,12 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
+            ({"d_model": 7}, ValueError, "d_model=7 is not divisible by num_heads=3"),
+            ({"vocab_size": 0}, ValueError, "vocab_size must be at least 1, got 0"),
+            ({"num_layers": -1}, ValueError, "num_layers must be at least 0, got -1"),
+            ({"d_ff": 2.5}, TypeError, "d_ff must be an integer"),
+            ({"norm": "both"}, ValueError, "norm must be one of"),
+            ({"eps": -1.0}, ValueError, "eps must be"),
             ({"norm_kind": "batch"}, ValueError, "norm_kind must be one of 'layer', 'rms'"),
             ({"activation": "swish"}, ValueError, "activation must be one of .*'swiglu'"),
             ({"positions": "relative"}, ValueError, "positions must be one of"),
@@ -58,6 +64,9 @@ class TestConfig:
     def test_refuses(self, change, error, message):
         with pytest.raises(error, match=rf"^EncoderConfig: {message}"):
             dataclasses.replace(BERT, **change)
+
+    def test_is_hashable(self):
+        assert hash(BERT) == hash(dataclasses.replace(BERT))
 
     @pytest.mark.parametrize("name", CONFIGS)
     def test_init_draws_what_the_table_says(self, name):
@@ -81,9 +90,8 @@ class TestTwins:
         wanted = encode(IDS, params, config=config, twin=spec, **given)
         np.testing.assert_allclose(found[MASK], wanted[MASK], rtol=1e-12, atol=1e-12)
 
-    @pytest.mark.parametrize("name", CONFIGS)
-    def test_every_weight_matters(self, name):
-        config = CONFIGS[name]
+    @pytest.mark.parametrize("config", [*CONFIGS.values(), BERT], ids=[*CONFIGS, "bert"])
+    def test_every_weight_matters(self, config):
         params = random_params(config)
         before = encode(IDS, params, config=config, mask=MASK, twin=spec)
         leaves, structure = jax.tree.flatten(params)
