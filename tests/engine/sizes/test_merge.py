@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attendax
-from attendax import masks, spec
+from attendax import spec
 from cases import B, D, G, N, S, T, V
 from judges import assert_same_bits, assert_tree_close
 
@@ -85,26 +85,6 @@ def test_l9_huge_lse(rng):
     np.testing.assert_allclose(merged, 2 * out, rtol=1e-6)
     np.testing.assert_array_equal(merged_lse, lse)
     np.testing.assert_array_equal(attendax.merge((out, lse), (3 * out, -lse))[0], out)
-
-
-def test_a_sink_is_a_key_with_the_value_0(rng):
-    """Attention sinks follow from lse and merge: the same as one more key whose score is the sink."""
-    query, key, value = arrays(rng)
-    sink = rng.normal(size=N)
-
-    def with_sink(sink):
-        out, lse = attendax.attention(query, key, value, mask=masks.causal(2), return_lse=True)
-        return attendax.merge((out, lse), (jnp.zeros_like(out), jnp.broadcast_to(sink[:, None], lse.shape)))[0]
-
-    out, pull = jax.vjp(with_sink, sink)
-    extra = np.zeros((B, G, 1, D)), np.zeros((B, G, 1, V))
-    bias = np.concatenate([np.zeros((N, T, S)), np.broadcast_to(sink[:, None, None], (N, T, 1))], axis=-1)
-    mask = np.concatenate([masks.causal(2).to_dense(T, S), np.ones((T, 1), bool)], axis=1)
-    wide = [np.concatenate(pair, axis=2) for pair in zip((key, value), extra, strict=True)]
-    assert_tree_close(out, spec.attention(query, *wide, mask=mask, bias=bias), 1e-12, "out")
-    cotangent = rng.normal(size=out.shape)
-    grads = spec.attention_backward(cotangent, query, *wide, mask=mask, bias=bias)
-    assert_tree_close(pull(cotangent)[0], grads.grad_bias[:, :, -1].sum(axis=-1), 1e-12, "the gradient of the sink")
 
 
 def test_the_dtype_is_that_of_the_out(rng):
