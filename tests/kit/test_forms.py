@@ -153,6 +153,16 @@ def test_one_value_is_named(axis, value):
     assert said == words(form)
 
 
+@pytest.mark.smoke
+def test_a_right_result_refutes_no_reason_that_its_tolerance_hides():
+    """Of 4,097 keys one is left out."""
+    form = LAW.but(pairs="one whole block of 64")
+    cases = ["in blocks: plain, 300", "long row"]
+    report = check(of_form(form), arrays="numpy", level="forward", profile="robust", only=cases)
+    assert [o.case.name for o in report.failures] == cases[:1]
+    assert {cause.name for cause in report.causes} == words(form)
+
+
 # Functions that are one line off, in both commands.
 
 

@@ -11,6 +11,10 @@ def softmax(s):
     return powers / powers.sum(-1, keepdims=True)
 
 
+def log_sum_exp(s):
+    return np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1)) + s.max(-1)
+
+
 def sliding(q, k, v, window_size=4, causal=True):
     """A window and causal are on unless told otherwise."""
     T, S = q.shape[-2], k.shape[-2]
@@ -396,10 +400,19 @@ def mask_required(q, k, v, mask):
     return np.einsum("bnts,bsnd->btnd", softmax(np.where(mask[:, None], s, -1e9)), v)
 
 
-def one_key_head(q, k, v, mask=None):
+def one_key_head(q, k, v, mask=None, return_lse=False):
     """(B, T, N, D), and keys and values (B, S, D) that all heads share."""
     s = np.einsum("btnd,bsd->bnts", q, k) / np.sqrt(q.shape[-1])
-    return np.einsum("bnts,bsd->btnd", softmax(s if mask is None else np.where(mask, s, -1e9)), v)
+    s = s if mask is None else np.where(mask, s, -1e9)
+    out = np.einsum("bnts,bsd->btnd", softmax(s), v)
+    return (out, log_sum_exp(s)) if return_lse else out
+
+
+def one_head(q, k, v, causal=False, return_lse=False):
+    """(T, D), with the log-sum-exp (T,) where it is asked for."""
+    s = np.einsum("td,sd->ts", q, k) / np.sqrt(q.shape[-1])
+    s = np.where(np.tri(*s.shape, dtype=bool), s, -1e9) if causal else s
+    return (softmax(s) @ v, log_sum_exp(s)) if return_lse else softmax(s) @ v
 
 
 def onnx_past(Q, K, V, past_key=None, past_value=None, scale=None, q_num_heads=None, kv_num_heads=None):
@@ -425,3 +438,45 @@ def runtime(query, key, value, key_padding_mask=None, mask_filter_value=-1e4):
         seen = key_padding_mask[:, None, None] if key_padding_mask.ndim == 2 else key_padding_mask[:, None]
         s = s + np.where(seen, 0.0, mask_filter_value).astype(s.dtype)
     return np.einsum("bnts,bsnd->btnd", softmax(s), value)
+
+
+def one_text(q, k, v, custom_mask=None, window_left=-1, return_lse=False):
+    """FlashInfer: (T, N, D), a mask (T, S), and the log-sum-exp (T, N), which a mask of each head would change."""
+    s = np.einsum("tnd,snd->nts", q, k) / np.sqrt(q.shape[-1])
+    i, j = np.arange(len(q))[:, None], np.arange(len(k))
+    seen = np.ones((len(q), len(k)), bool) if custom_mask is None else custom_mask
+    s = np.where((seen & (j >= i - window_left) if window_left >= 0 else seen)[None], s, -1e9)
+    weights = softmax(s).reshape(-1, *s.shape[-2:])
+    out = np.einsum("nts,snd->tnd", weights, v)
+    return (out, log_sum_exp(s).T) if return_lse else out
+
+
+def types(q, k, v, mask_type="no_mask", scale=None):
+    """Transformer Engine: a word for causal, and another one, without which it raises, for none."""
+    s = q @ k.swapaxes(-1, -2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
+    hides = {"no_mask": False, "causal": True}[mask_type]
+    return softmax(np.where(np.tri(*s.shape[-2:], dtype=bool) | (not hides), s, -1e9)) @ v
+
+
+def local(q, k, v, local_attention=False, window_size=1, layer_past=None):
+    """DeepSpeed: always causal, with a window that another option switches on."""
+    T, S = q.shape[-2], k.shape[-2]
+    i, j = np.arange(T)[:, None], np.arange(S)
+    seen = (j <= i) & ((j > i - window_size) | (not local_attention))
+    return softmax(np.where(seen, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e9)) @ v
+
+
+def paddle(q, k, v, attn_mask=None):
+    """A mask is boolean, True attends; or whole numbers, where 0 is taken for what attends; or it is added."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if attn_mask is not None:
+        kind = attn_mask.dtype.kind
+        s = s + attn_mask if kind == "f" else np.where((attn_mask != 0) == (kind == "b"), s, -1e9)
+    return softmax(s) @ v
+
+
+def merged(q, k, v, n_head=1, causal=False):
+    """picoGPT: (T, N·D), split by heads."""
+    hides = (1 - np.tri(len(q), len(k), dtype=q.dtype)) * -1e10 if causal else 0
+    heads = zip(*(np.split(x, n_head, axis=-1) for x in (q, k, v)), strict=True)
+    return np.hstack([softmax(a @ b.T / np.sqrt(a.shape[-1]) + hides) @ c for a, b, c in heads])

@@ -487,7 +487,7 @@ class Describing:
         for kinds, probes in self._asked(form, ours, name):
             offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
             settled = self._settled((x.but(**how) for how in hows for x in offered), probes)
-            if settled and not ignored and ours in OF_ARRAYS and not self._changes(settled, probes):
+            if settled and not ignored and ours in (*OF_ARRAYS, "window") and not self._changes(settled, probes):
                 continue
             if settled and ignored and ours == "mask":  # of whatever meaning
                 taken = [x.but(**hows[0]) for x in offered if self.answer(x, probes[0])]
@@ -582,7 +582,8 @@ class Describing:
 
     def _is_free(self, form: Form) -> bool:
         """Tell whether its window has no limits by default, which are -1."""
-        return -1 in (self.fn.defaults.get(form.options["window"].name) or ())
+        default = self.fn.defaults.get(form.options["window"].name)
+        return -1 in (default if isinstance(default, (tuple, list)) else (default,))
 
     def _limited(self, form: Form) -> Form:
         """The form with what a side of a window does that is negative, or None."""
@@ -682,7 +683,11 @@ class Describing:
         found, empty = self.answer(form, asked), np.isneginf(Candidate(self.fn, form).right(asked)[1])
         if not empty.any():
             return form
-        seen = {f"{x:.7g}" for x in found[1][empty]} if found[1:] else set()
+        fits = bool(found[1:]) and found[1].shape == empty.shape
+        mask = form.options.get("mask")
+        if found and not fits and mask and mask.form.startswith("BNTS/"):  # a function may take one for all heads alone
+            return self._empty_lse(form.offering("mask", mask._replace(form=mask.form.replace("N", "", 1))), probe)
+        seen = {f"{x:.7g}" for x in found[1][empty]} if fits else set()
         if len(seen) != 1:
             self.unknown["log-sum-exp of a query without any key"] = "no one number"
         return form.but(empty_lse=seen.pop() if len(seen) == 1 else UNKNOWN)

@@ -20,7 +20,7 @@ from .forms import (
     text_of,
     window_rule,
 )  # fmt: skip
-from .options import ADDED, AXIS, MASKED, MEANINGS, OF_EACH_BATCH, PAIR, REACH, RULES, WIDE, back, to
+from .options import ADDED, AXIS, MASKED, MEANINGS, OF_EACH_BATCH, PAIR, REACH, RULES, WIDE, WORD, back, to
 from .weights import MOST_HEADS
 
 ALWAYS_WORDS = {
@@ -211,6 +211,8 @@ class Keywords:
             other_way = {"w": "{r}", "w - 1": "{r} + 1", "w // 2": "2 * ({r})"}[other]
             x = other_way.format(r=re.sub(r"\bw\b", x, one)).replace("- 1 + 1", "").strip()
         line = to(name, theirs, x).replace("~~", "")
+        if theirs == WORD:
+            line = line.replace("None", repr(self.b.defaults.get(self.b.options[name].name)))
         return self.cast(f"({line})", "query.dtype") if name == "mask" and "True" not in theirs else line
 
     def cast(self, x: str, dtype: str) -> str:

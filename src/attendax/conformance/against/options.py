@@ -16,13 +16,15 @@ VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one mo
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",
-    "BTD": "{x}", "TD": "{x}", "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)",
+    "T(ND)": "{x}.swapaxes(0, 1).reshape({x}.shape[1], -1)", "BTD": "{x}", "TD": "{x}",
+    "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)",
     VARLEN: "xp.concatenate([y.swapaxes(0, 1) for z in {x} for y in (z, z[:, :1])])",
 }  # fmt: skip
 OUT_OF = {  # and back
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 0, 2)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.reshape(B, {x}.shape[1], heads, -1).swapaxes(1, 2)", "NTD": "{x}[None]",
     "TND": "{x}.swapaxes(0, 1)[None]", "BTD": "{x}[:, None]", "TD": "{x}[None, None]",
+    "T(ND)": "{x}.reshape({x}.shape[0], heads, -1).swapaxes(0, 1)[None]",
     "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, heads, -1), 0, 2)",
     VARLEN: "{x}.reshape(B, T + 1, {x}.shape[1], -1)[:, :T].swapaxes(1, 2)",
 }  # fmt: skip
@@ -42,7 +44,7 @@ RESULT_LAYOUTS = INTO | {  # layouts of a result, and back
     "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
     "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]",
 }  # fmt: skip
-BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)")}
+BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)", "T(ND)")}
 ARRAY_NAMES = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
 AS_IT_IS = "{x}", "{x}"  # the lines of a value that is given as it is
 OF_KEYS = "(BN)1S"  # the rank of a bias for each head and key, as Bloom has it
@@ -66,7 +68,12 @@ MASKS = {
     for rank in ("BNTS", "BTS", "TS", "BS")
     for meaning in MEANINGS
 }
-LOWERED = {f"{rank}/{LOWERS}": (f"xp.where({RANKS[rank][0]}, 0.0, -1.0)", "") for rank in RANKS}  # of no function
+WHOLE = "True attends, as 1"  # of a mask that is boolean, to see that numbers mean the same
+PROBED = {  # kinds that are asked for alone: no function is described by them
+    f"{rank}/{kind}": (f"xp.where({RANKS[rank][0]}, {values})", "")
+    for rank in RANKS
+    for kind, values in ((LOWERS, "0.0, -1.0"), (WHOLE, "1, 0"))
+}
 OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
 OVER = "(1 / {x} if {x} else float('inf'))"
 NUMBER = "a number"
@@ -243,7 +250,7 @@ def kind_of(ours: str, kind: str, names: Collection[str]) -> str:
 
 def _lines(ours: str, kind: str) -> tuple[str, str]:
     """The lines to a kind and back; numbers for a mask have its rank."""
-    kinds = {**LOWERED, **RANKS, **OPTIONS[ours].kinds}
+    kinds = {**PROBED, **RANKS, **OPTIONS[ours].kinds}
     return AS_IT_IS if is_one_for_both(ours, kind) else kinds[kind.removesuffix(OR_ADDED)]
 
 

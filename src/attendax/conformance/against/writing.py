@@ -12,6 +12,7 @@ from .remote import IMPORTS, PERHAPS, reached
 
 ARRAYS = "query", "key", "value"
 LN_2 = "0.6931471805599453"
+AS_TUPLES = "[x if isinstance(x, (tuple, list)) else (x,) for x in rows]"  # results with lse where it is asked for
 OF_SIZE = {"G": ("key", "N"), "S": ("key", "T"), "V": ("value", "D")}  # the array and the axis that has a size
 
 
@@ -141,10 +142,13 @@ class Adapter(Keywords):
         of_heads = f"x{group} if getattr(x, 'ndim', 0) == 4 and x.shape[1] == N > 1 else x"
         each = [f"**{{k: {of_heads} for k, x in options.items()}}"] * self.maybe
         axis = b.outcome.replace("(ND)", "N").index("N") if "(" in b.outcome else b.outcome.index("N")
-        first = "x[0] if isinstance(x, (tuple, list)) else x"
         call = f"fn({', '.join([*arrays, *words, *each])})"
-        rows = f"{self._parts(call)} for g in range(G)"
-        return [f"out = xp.concatenate([{first} for x in ({rows})], {axis})"]
+        rows = f"[{self._parts(call)} for g in range(G)]"
+        if not self.lse:
+            return [f"out = xp.concatenate([x[0] if isinstance(x, (tuple, list)) else x for x in {rows}], {axis})"]
+        lines = [f"rows = {rows}", f"rows = {AS_TUPLES}"]
+        axes = f"({axis}, {b.options['return_lse'].form.index('N')})"
+        return [*lines, f"found = [xp.concatenate(x, k) for x, k in zip(zip(*rows), {axes})]", "out = found[0]"]
 
     def _parts(self, found: str) -> str:
         """A result, or what it has in it."""
@@ -166,7 +170,7 @@ class Adapter(Keywords):
         turned = ".reshape(B, T, N, -1).swapaxes(1, 2)" if b.outcome == "T(ND)" else turned
         if self.lse:
             whole = f".reshape({shape}, *x[0].shape[1:])" * bool(shape)
-            lines = [f"rows = [{self._parts(call)} {loop}]"]
+            lines = [f"rows = [{self._parts(call)} {loop}]", f"rows = {AS_TUPLES}"]
             lines += [f"found = [xp.stack(x, {axis}){whole} for x in zip(*rows)]"]
             return [*lines, f"out = found[0]{turned}"]
         lines = [f"rows = [{call} {loop}]"]

@@ -51,6 +51,7 @@ class Describer(Describing):
         super().__init__(fn)
         fn.patience = CALL_SECONDS
         self.arrays = ""  # the framework, from its first answer on
+        self.faults = dict[str, str]()  # wrong parameters that no case tests, and what they do
         self.seconds, self.calls, self.begun, self.since = seconds, 0, self._cores(), time.monotonic()
 
     def _cores(self) -> float:
@@ -119,7 +120,7 @@ class Describer(Describing):
         unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle}
         form, unread = self._by_modes(form, unread)
         told = tuple(f"{name}: {words}" for name, words in idle.items() if not words.startswith(asides.FAULT))
-        faults = {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
+        faults = self.faults | {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
         if form.pack and self.fn.writes():  # no case gives it an array of its own that could tell
             faults["arrays"] = "it writes to the array that it is given"
         if self.remembers:
@@ -307,7 +308,23 @@ class Describer(Describing):
             return found
         if found.options[ours].form.endswith(options.ADDED):
             return found if self._adds(found) else None
+        if self._is_turned(found):
+            self.faults[name] = "a mask of 0 and 1 hides what a boolean mask lets see"
         return self._either(found)
+
+    def _is_turned(self, form: Form) -> bool:
+        """Tell whether whole numbers in a mask mean the contrary of what a boolean mask means."""
+        name, kind = form.options["mask"]
+        rank, _, meaning = kind.partition("/")
+        if not meaning.startswith("True"):
+            return False
+        probe = self._probe({"mask": options.drawn("mask", rank, self.sizes)})
+        found = self.answer(form.offering("mask", Option(name, f"{rank}/{options.WHOLE}")), probe)
+        drops = meaning.startswith("True drops")
+        masks = probe.options["mask"], ~probe.options["mask"]
+        rights = (self._right(form.but(empty="NaN"), probe._replace(options={"mask": x})) for x in masks)
+        seen, hidden = (bool(found) and distance(found[:1], x[:1], some=True) <= TOLERANCE for x in rights)
+        return (seen and not hidden) if drops else (hidden and not seen)
 
     def _either(self, form: Form) -> Form:
         """The form in which a boolean mask may be numbers too, if these are a bias by some value of its axes."""

@@ -16,6 +16,7 @@ FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
 OVERFLOWS = "exp overflows: the row's largest score is not subtracted"
 SEES_ALL, SEES_LATER = OF_KEYS = "attention to all keys", "the mean of later keys"  # of a query without any key
+SCALED_BIAS = "ALiBi of Falcon"
 LEFT_OUT = "keys behind the last whole block are left out"
 CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
@@ -198,7 +199,8 @@ TABLE: dict[str, Axis] = {
             )
             for one, other in itertools.combinations(("causal", "window", "key_lengths", "segments", "mask"), 2)
         },
-        INSTEAD: Line("in_place('mask', 'causal')", "causal is left out if a mask is given", kind=UNUSUAL),
+        INSTEAD: Line("in_place('mask', 'causal')", "causal is left out if a mask is given",
+            kind=UNUSUAL, source="custom_mask of FlashInfer"),
     },
     "pairs": {
         "seen": Line("seen"),
@@ -286,7 +288,8 @@ TABLE: dict[str, Axis] = {
     },
     "order": {
         "scale, softcap, bias, mask": Line("scale softcap bias mask"),
-        "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is also applied to the bias"),
+        "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is also applied to the bias",
+            kind=UNUSUAL, source=SCALED_BIAS),
         "scale, bias, softcap, mask": Line("scale bias softcap mask", "softcap caps after the bias is added",
             kind=CONVENTION, source="Tokamax, logits_soft_cap of dot_product_attention"),
         "scale, bias, mask, softcap": Line("scale bias mask softcap",
@@ -314,7 +317,7 @@ TABLE: dict[str, Axis] = {
         "first batch": Line("bias[:1]", "every batch gets the bias of the first"),
         "first head": Line("bias[:, :1]", "every head gets the bias of the first"),
         "first of all": Line("bias[:1, :1]", "every batch and every head gets the bias of the first"),
-        "scaled": Line("bias * scale", "the scale is also applied to the bias"),
+        "scaled": Line("bias * scale", "the scale is also applied to the bias", kind=UNUSUAL, source=SCALED_BIAS),
         IGNORED: Line("0 * bias", "bias is ignored"),
     },
     "fill": {

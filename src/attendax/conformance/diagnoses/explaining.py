@@ -11,12 +11,13 @@ from ..cases.case import EVERYTHING, FORWARD, Case
 from ..conventions import formula
 from ..conventions.search import Change, fitting
 from ..conventions.table import ASKS
+from ..judge.comparing import Tolerance
 from ..judge.trial import Trial
 from ..judge.verdicts import RIGHT
 from . import by_probing
 from .by_running import is_called_once, is_late, until_the_end_of, with_case
 from .causes import Faults
-from .hypothesis import OF_PACKS, Hypothesis, is_right, of_table, pairs_of
+from .hypothesis import OF_PACKS, Hypothesis, is_right, loosely, of_table, pairs_of
 
 MOST_LEVELS = 3  # reasons that come on top of each other
 REFUTING_PAIRS = 2**20  # of a green case that may refute, and of a call that is tried with two values at once
@@ -47,23 +48,28 @@ class Greens:
     def __init__(self, faults: Faults) -> None:
         self.implementation, self.how = faults.implementation, faults.how
         self.trials: dict[str, Trial] = {}
-        cases = [o.case for o in faults.outcomes if o.verdict in RIGHT and o.case.judge == "value"]
-        self.cases = sorted((case for case in cases if case.pairs <= REFUTING_PAIRS), key=lambda case: case.pairs)
+        greens = [o for o in faults.outcomes if o.verdict in RIGHT and o.case.judge == "value"]
+        self.cases = sorted((o.case for o in greens if o.case.pairs <= REFUTING_PAIRS), key=lambda case: case.pairs)
+        self.allowed = {o.case.name: o.finding.allowed or 0.0 for o in greens}
 
     def refute(self, hypothesis: Hypothesis, way: tuple[Any, ...]) -> bool:
         """Tell whether some case that is asked in a way would have been wrong; if time runs out, it means nothing.
 
-        Cases of no dtype of their own are asked in that of the run.
+        Cases of no dtype of their own are asked in that of the run. A result is wrong if it differs from the right one
+        by more than twice what the judge allowed.
         """
         dtypes = {None, self.how.dtype} if way[1] in (None, self.how.dtype) else {way[1]}
         kept = {(way[0], dtype, *way[2:]) for dtype in dtypes}
         asked = (case for case in self.cases if way_of(case) in kept)
-        return any(hypothesis.says(self._trial(case)) is False for case in asked if not is_late())
+        said = (hypothesis.differences(self._trial(case)) for case in asked if not is_late())
+        return any(some and all(some) for some in said)
 
     def _trial(self, case: Case) -> Trial:
         if case.name not in self.trials:
             trial = Trial(self.implementation, case, self.how)
+            least = Tolerance(2 * self.allowed[case.name])
             trial.got = trial.by_convention()
+            trial.loose |= {leaf: max(x, least) for leaf, x in loosely(trial, trial.got).items()}
             self.trials[case.name] = trial
         return self.trials[case.name]
 
@@ -217,9 +223,15 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, str]:
 
 
 def _of_level(left: Mapping[str, Trial], hypotheses: Sequence[Hypothesis], greens: Greens) -> Iterator[Reason]:
-    """Order reasons: those that explain the most first; of several that explain one thing, those that calls leave."""
+    """Order reasons: those that explain the most first; of several that explain one thing, those that calls leave.
+
+    Those that explain the plainest call are tried before all others: there may be no time for these.
+    """
     with until_the_end_of("search"):
-        found = [reason for h in hypotheses if not is_late() and (reason := _explained(h, left, greens))]
+        plainest = min(left.values(), key=plainness, default=None)
+        near = [h for h in hypotheses if plainest and not is_late() and h.says(plainest)]
+        ordered = [*near, *(h for h in hypotheses if h not in near)]
+        found = [reason for h in ordered if not is_late() and (reason := _explained(h, left, greens))]
     while found := [reason for reason in found if reason.names]:
         names = max((reason.names for reason in found), key=len)
         rivals = [reason for reason in found if reason.names == names]

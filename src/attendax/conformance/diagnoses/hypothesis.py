@@ -82,9 +82,13 @@ class Hypothesis(NamedTuple):
         """Tell whether its results differ there from the right ones, by more than the tolerance; None if unknown."""
         if self.values and not self.matters(trial):
             return False
-        truth = trial.expected() if self.gives else trial.by_convention()
-        said = [attempt(_differs, trial, wanted, truth) for wanted in self._wanted(trial)]
+        said = self.differences(trial, times=0.5)
         return None if not said or None in said else any(said)
+
+    def differences(self, trial: Trial, times: float = 1.0) -> list[bool | None]:
+        """Tell of each of its results whether it differs from the right one by so many tolerances; None if unknown."""
+        truth = trial.expected() if self.gives else trial.by_convention()
+        return [attempt(_differs, trial, wanted, truth, times) for wanted in self._wanted(trial)]
 
     @property
     def axes(self) -> set[str]:
@@ -109,8 +113,8 @@ def attempt(function: Callable[..., Any], *given: Any) -> Any:
     return None
 
 
-def _differs(trial: Trial, wanted: Leaves, truth: Leaves) -> bool:
-    return not is_near(trial, wanted, {leaf: truth[leaf] for leaf in wanted}, times=0.5)
+def _differs(trial: Trial, wanted: Leaves, truth: Leaves, times: float) -> bool:
+    return not is_near(trial, wanted, {leaf: truth[leaf] for leaf in wanted}, times)
 
 
 def _matters(axis: str, trial: Trial) -> bool:
@@ -213,19 +217,22 @@ def _is_given(trial: Trial, wanted: Leaves, truth: Leaves, whole: bool = False) 
         return True if _tells(trial, got, by_it, right) else None  # it would be right
     right_ones = [leaf for leaf in told if not compare({leaf: got[leaf]}, {leaf: truth[leaf]}, loose).verdict.fails]
     if len(right_ones) == len(wanted):
-        return False
+        return None if _is_nearer(got, by_it, right, loose) else False
     others = [leaf for leaf in wanted if leaf not in right_ones]
     none_wanted = all(leaf == "out" and not np.any(wanted[leaf]) for leaf in others)
     if not none_wanted and not any(np.any(got[leaf]) for leaf in others):
         return None  # zeros have a name of their own
     if not whole:
         wanted = wanted | {leaf: truth[leaf] for leaf in right_ones if leaf.startswith("grad ")}
-    found = compare(got, wanted, loose)
-    plainly = compare(got, {leaf: truth[leaf] for leaf in told}, loose)
-    nearer = not told or plainly.error is None or (found.error or 0) <= plainly.error / 2  # than to what is right
-    if nearer and not found.verdict.fails:
+    if _is_nearer(got, wanted, {leaf: truth[leaf] for leaf in told}, loose):
         return True
     return None if any(np.isnan(x).any() for x in wanted.values()) else False  # inf - inf is no number of a function's
+
+
+def _is_nearer(got: Leaves, wanted: Leaves, right: Leaves, allowed: dict[str, Tolerance]) -> bool:
+    """Tell whether a result is what is wanted, and differs from what is right by twice as much at least."""
+    found, plainly = compare(got, wanted, allowed), compare(got, right, allowed)
+    return not found.verdict.fails and (not right or plainly.error is None or (found.error or 0) <= plainly.error / 2)
 
 
 def _tells(trial: Trial, got: Leaves, by_it: Leaves, right: Leaves) -> bool:
