@@ -251,10 +251,10 @@ def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", requi
 
 
 def _is_much(outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether much was left out for want of time: most of the ladder, or a third of the other cases."""
+    """Tell whether much was left out for want of time: most of the ladder, or half of the other cases."""
     left = [o for o in outcomes if o.finding.message == LEFT_OUT]
     asked = [o for o in outcomes if o.verdict is not Verdict.NOT_OFFERED and "ladder: " not in o.case.name]
-    return any("ladder: " in o.case.name for o in left) or len(left) > JUDGED_SHARE * len(asked)
+    return any("ladder: " in o.case.name for o in left) or 2 * len(left) >= max(len(asked), 1)
 
 
 def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
