@@ -12,6 +12,7 @@ from .forms import BY_LAW, Form, Option
 from .options import OPTIONS, kind_of
 
 Result = tuple[Probe, Answer]
+OF_SIDES = "negative", "none"  # what a side of a window is that is negative, or None
 OF_DTYPES = "softmax", "out", "dropout", "large", "negative", "none"  # which no value of the table changes
 
 
@@ -81,6 +82,7 @@ def with_options(x: Candidate, beside: Form) -> Form:
         name = next((y for y in OPTIONS[ours].names if y in left), "") if ours in OPTIONS else ""
         if name and ours not in form.options:
             form = form.offering(ours, Option(name, kind_of(ours, option.form, x.fn.names)))
+            form = form.but(**{axis: beside.how[axis] for axis in OF_SIDES * (ours == "window")})
     return form
 
 
