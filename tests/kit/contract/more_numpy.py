@@ -451,9 +451,9 @@ def one_text(q, k, v, custom_mask=None, window_left=-1, return_lse=False):
     return (out, log_sum_exp(s).T) if return_lse else out
 
 
-def types(q, k, v, mask_type="no_mask", scale=None):
+def types(q, k, v, mask_type="no_mask", scaling_factor=None, acc_dtype=None, stream=None):
     """Transformer Engine: a word for causal, and another one, without which it raises, for none."""
-    s = q @ k.swapaxes(-1, -2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
+    s = q @ k.swapaxes(-1, -2) * (1 / np.sqrt(q.shape[-1]) if scaling_factor is None else scaling_factor)
     hides = {"no_mask": False, "causal": True}[mask_type]
     return softmax(np.where(np.tri(*s.shape[-2:], dtype=bool) | (not hides), s, -1e9)) @ v
 

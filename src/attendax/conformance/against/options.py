@@ -155,8 +155,8 @@ OPTIONS = {
         (lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),),
         {rank: RANKS[rank] for rank in ("BNTS", "NTS", OF_KEYS, "TS")}),
     "scale": Row(
-        ("scale", "softmax_scale", "sm_scale", "scaling", "factor", "logits_scale", "norm_factor", "temperature",
-         "qk_scale", "scale_factor"),
+        ("scale", "softmax_scale", "sm_scale", "scaling", "scaling_factor", "factor", "logits_scale", "norm_factor",
+         "temperature", "qk_scale", "scale_factor"),
         {"given_scale": _of("given_scale")}, (0.25, 0.0, -1.0, 0.5, 2.0),
         {"a factor": ("{x}", "{x}"), "a divisor": (OVER, OVER)},
     ),
@@ -214,7 +214,7 @@ DROPOUT_NAMES = (
     "dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate", "p", "dropout_prob", "drop_prob",
     "drop_rate", "attention_dropout", "attn_drop", "attn_pdrop",
 )  # fmt: skip
-RANDOM_NAMES = ("rng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
+RANDOM_NAMES = ("rng", "prng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
 UNREAD_NAMES = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM_NAMES)
 
 

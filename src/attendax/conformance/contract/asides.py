@@ -23,10 +23,10 @@ PASTS = (
     "cache",
 )
 FAULT = "fault: "  # before words for a meaning that is a defect
-HOOKS = (  # of xformers, Flax, JAX, Keras and MaxText
+HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
     "op",
     "module",
-    "promote_dtype",
+    "stream",
     "preferred_element_type",
     "flash_attention",
     "use_flash_attention",
@@ -55,6 +55,7 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     if (
         name in HOOKS
         or name in LONGEST_NAMES
+        or name.endswith("_dtype")
         or is_dropout_mask(name)
         or (name in LAYOUTS and isinstance(fn.defaults.get(name), str))
     ):
