@@ -78,7 +78,7 @@ UNSCALED, DIVIDED, OTHER_MEAN = "does not scale what is kept", "divides what is 
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
 IN_INFERENCE = "acts in inference as well"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
-OF_ARRAYS = "mask", "key_lengths", "segments"  # options that hide keys by arrays
+HIDING = "mask", "key_lengths", "segments", "window"  # options that hide keys, and may hide none
 SCORE_STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
 
@@ -487,7 +487,7 @@ class Describing:
         for kinds, probes in self._asked(form, ours, name):
             offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
             settled = self._settled((x.but(**how) for how in hows for x in offered), probes)
-            if settled and not ignored and ours in (*OF_ARRAYS, "window") and not self._changes(settled, probes):
+            if settled and not ignored and ours in HIDING and not self._changes(settled, probes):
                 continue
             if settled and ignored and ours == "mask":  # of whatever meaning
                 taken = [x.but(**hows[0]) for x in offered if self.answer(x, probes[0])]

@@ -67,9 +67,8 @@ class Greens:
     def _trial(self, case: Case) -> Trial:
         if case.name not in self.trials:
             trial = Trial(self.implementation, case, self.how)
-            least = Tolerance(2 * self.allowed[case.name])
-            trial.got = trial.by_convention()
-            trial.loose |= {leaf: max(x, least) for leaf, x in loosely(trial, trial.got).items()}
+            trial.got, least = trial.by_convention(), 2 * self.allowed[case.name]
+            trial.loose |= {leaf: Tolerance(max(x.allowed, least)) for leaf, x in loosely(trial, trial.got).items()}
             self.trials[case.name] = trial
         return self.trials[case.name]
 
