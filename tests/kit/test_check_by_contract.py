@@ -360,6 +360,8 @@ OPEN = {
     "in_windows": "bias_table is not understood",
     "global_tokens": "attention_mask is not understood",
     "kept_mask": "a call changes what later calls give",
+    "local": "window_size is not understood: it changes nothing, unless",
+    "paddle": "a mask of 0 and 1 hides",
     "huge_drops": "atten_mask is not understood: no known meaning gives its effect",
 }
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")
