@@ -9,15 +9,23 @@ import pytest
 
 import right_attention
 import stated
+from attendax.conformance.adapters.implementation import Implementation
 from attendax.conformance.against import comparing, diff, remote
 from attendax.conformance.against import report as against
 from attendax.conformance.cases import CASES
+from attendax.conformance.cases import named as named_case
+from attendax.conformance.cases.how import How
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions.search import fitting
 from attendax.conformance.conventions.table import BACKWARD_AXES, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.conventions.values import LAW, written
+from attendax.conformance.diagnoses import by_running
+from attendax.conformance.diagnoses.causes import Faults
+from attendax.conformance.diagnoses.explaining import Greens, way_of
+from attendax.conformance.diagnoses.hypothesis import of_table
 from attendax.conformance.diagnoses.unexplained import LEAKS
-from attendax.conformance.report.outcomes import Harm
+from attendax.conformance.judge.verdicts import Finding, Verdict
+from attendax.conformance.report.outcomes import Harm, Outcome
 from planted import SOURCE, Mistake, planted
 
 check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
@@ -154,13 +162,16 @@ def test_one_value_is_named(axis, value):
 
 
 @pytest.mark.smoke
-def test_a_right_result_refutes_no_reason_that_its_tolerance_hides():
-    """Of 4,097 keys one is left out."""
-    form = LAW.but(pairs="one whole block of 64")
-    cases = ["in blocks: plain, 300", "long row"]
-    report = check(of_form(form), arrays="numpy", level="forward", profile="robust", only=cases)
-    assert [o.case.name for o in report.failures] == cases[:1]
-    assert {cause.name for cause in report.causes} == words(form)
+@pytest.mark.parametrize(
+    ("values", "is_refuted"), [(("pairs", "one whole block of 64"), False), (("scale", "1/D"), True)]
+)
+def test_a_right_result_refutes_a_reason_that_its_tolerance_does_not_hide(values, is_refuted):
+    """Of 4,097 keys the first leaves out one."""
+    made, case = Implementation(right_attention.attend, "right", arrays="numpy"), named_case("long row")
+    right = Outcome(case, Finding(Verdict.OK, error=0.0, allowed=1e-4), 0.0, "")
+    (reason,) = [x for x in of_table({}) if x.values == (values,)]
+    with by_running.patience(60.0):
+        assert Greens(Faults(made, How(seed=0), [], [right])).refute(reason, way_of(case)) is is_refuted
 
 
 # Functions that are one line off, in both commands.
