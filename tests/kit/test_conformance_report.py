@@ -211,12 +211,13 @@ class TestTerminal:
             (
                 Cause("off by one", Harm.NUMBERS, ("causal", "plain"), tried=1),
                 "1. wrong numbers: off by one 2 cases, such as 'causal' (L4). "
-                "In 1 of them, attention with this mistake gives the same results; "
+                "In 1 of them, correct attention plus this mistake gives the function's results; "
                 "the mistake may also explain the other.",
             ),
             (
                 Cause("off by one", Harm.NUMBERS, ("causal",), tried=1),
-                "1. wrong numbers: off by one 'causal' (L4). Attention with this mistake gives the same result.",
+                "1. wrong numbers: off by one 'causal' (L4). "
+                "Correct attention plus this mistake gives the function's result.",
             ),
             (
                 Cause("zeros", Harm.NUMBERS, ("causal", "plain"), least=True),

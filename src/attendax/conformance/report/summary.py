@@ -171,7 +171,7 @@ def _told(cause: Cause, report: Outcomes) -> str:
     number, shown = len(cause.cases), f"{cause.cases[0]!r}{law}"
     told = f"{number_of(number, 'case')}, such as {shown}" if number > 1 else shown
     if cause.tried:
-        same = f"attention with this mistake gives the same {'results' if number > 1 else 'result'}"
+        same = f"correct attention plus this mistake gives the function's {'results' if number > 1 else 'result'}"
         if (rest := number - cause.tried) <= 0:
             return f"{told}. {same.capitalize()}."
         others = f"other {rest}" if rest > 1 else "other"
