@@ -22,7 +22,8 @@ function write(name, numbers, shape) {
 }
 
 if (told.schema !== 1) process.exit(1);
-if (told.direction !== "forward" || told.dtype !== "float32") refuse(`${told.direction} in ${told.dtype}`);
+if (told.direction !== "forward") refuse("no gradients");
+if (told.dtype !== "float32") refuse(`no ${told.dtype}`);
 for (const word of told.asks_for) if (word !== "lse") refuse(`no ${word}`);
 
 const { B, N, G, T, S, D, V } = told.sizes;

@@ -43,7 +43,7 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
     rows += [("dtype", report.dtype), ("seed", str(report.seed))]
     rows += [("profile", report.profile), ("level", report.level)]
-    rows += [("not called in another process", report.process)] if report.process else []
+    rows += [("no separate process", report.process)] if report.process else []
     rows += [("not tested for lack of time", "; ".join(report.left_out))] if report.left_out else []
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return [*rows, ("versions", versions)] if versions else rows
@@ -128,7 +128,7 @@ def _lines(report: Outcomes, *, scripts: bool) -> Iterator[StyledLine]:
     name = f"{report.name} {report.version}".rstrip()
     yield 0, (headline(report), look), (f"  {name}", "bold"), (f"   {how(report)}", "dim")
     if report.process:
-        yield 0, (f"Not called in another process: {report.process}.", "dim")
+        yield 0, (f"No separate process: {report.process}.", "dim")
     for line in (*report.called[1:], "") if report.called else ():
         yield 0, (line, "")
     yield 0, (summary(report), look)

@@ -24,7 +24,7 @@ FOLDERS: list[str] = []  # where the worker may write what is gone with it
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
-NO_MORE_CALLS = "the results come from the folder, so a diagnosis cannot make further calls"
+NO_MORE_CALLS = "the results come from files, and further calls are not possible"
 RANK_4_ALONE = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
