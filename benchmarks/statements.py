@@ -44,10 +44,9 @@ def speed(results: Results) -> str:
     header = ("CPU, 2 cores, float32", "times as fast as torch's SDPA", "calls in which torch is faster")
     compiled = mean(compile_ratios(results, "forward").values(), 1)
     return (
-        f"{tables.table(header, rows)}\nThe speed is the forward's: the geometric mean over {len(plain)} shapes "
-        "without mask, bias or dropout. The calls are all that were measured, forward and gradient. attendax "
-        f"compiles {compiled} times as fast as jax.nn. "
-        "[All calls and machines](docs/benchmarks.md)."
+        f"{tables.table(header, rows)}\nThe speed is the geometric mean of forwards over {len(plain)} shapes "
+        "without mask, bias or dropout. The last column counts all measured calls, forward and gradient. "
+        f"Forwards compile {compiled} times as fast as jax.nn's. [All results](docs/benchmarks.md)."
     )
 
 
