@@ -84,7 +84,7 @@ class Explanation:
         lines.append(f"  FLOPs        {bound}{of_all}{skipped}")
         lines.append(f"  temporaries  {self.temporary_bytes:,} bytes")
         if self.thread_bytes is not None:
-            lines.append(f"  scratch      less than {self.thread_bytes / 2**20:g} MiB more for each thread")
+            lines.append(f"  scratch      less than {self.thread_bytes / 2**20:g} MiB for each thread")
         if self.devices:
             shown = ", ".join(f"{name} by {count}" for name, count in self.devices.items() if count > 1)
             lines.append(f"  devices      {shown or 'nothing is divided'}")

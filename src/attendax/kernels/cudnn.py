@@ -35,7 +35,7 @@ WIDEST, WIDEST_FROM_9_0 = 128, 256  # D, by compute capability
 LARGEST_SCORE = 2.0**30  # below it no rounding of a score can overflow an exponential
 LARGEST = 2.0**50  # value, and gradient of out: no sum of products of two overflows float32
 ASKED_FOR = "requested; forward and gradient by cuDNN, every other direction in tiles"
-BY_NAME = "runs only if you name it: its query gradient differs from run to run (L15)"
+BY_NAME = "runs only if you name it, because its query gradient differs from run to run (L15)"
 
 
 class Visible(NamedTuple):

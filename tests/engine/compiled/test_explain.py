@@ -96,7 +96,7 @@ class TestNative:
             "attention by 'native': the default on a CPU; memory O(T + S)",
             "  tile         1 head x 64 queries x 96 keys",
         ]
-        assert "  scratch      less than 1 MiB more for each thread" in shown
+        assert "  scratch      less than 1 MiB for each thread" in shown
         assert not any("not 'native'" in line for line in shown)
         asked = explain(LONG, LONG, LONG, implementation="native")
         assert (asked.implementation, asked.reason) == ("native", "requested")

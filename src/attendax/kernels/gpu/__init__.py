@@ -25,8 +25,8 @@ from . import compiled, launches, modifiers, seen
 PLATFORM = "cuda"  # tests on a CPU put theirs in its place, and a driver that they bring
 NAME = "implementation 'triton'"
 ASKED_FOR = "requested; forward and gradient by Triton kernels, every other direction in tiles"
-BY_NAME = "runs only if you name it: it has not been timed on a GPU"
-CANNOT_DIVIDE = "a program that XLA divides beside a shard_map, or without Shardy"
+BY_NAME = "runs only if you name it, because it has not been timed on a GPU"
+CANNOT_DIVIDE = "a program that XLA divides inside a shard_map, or without Shardy"
 ADVICE = "Leave implementation out: the tiles take every call, on every device."
 KINDS = {"key": KEYS, "value": KEYS, "dkey": KEYS, "dvalue": KEYS, "alibi": HEADS, "table": HEADS, "words": HEADS}
 KINDS |= {"query_ids": TEXTS, "key_ids": TEXTS, "places": TEXTS, "factors": WHOLE, "options": WHOLE}  # others: PAIRS

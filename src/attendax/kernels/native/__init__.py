@@ -38,7 +38,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
     if plan.platform != "cpu":
         return f"it is for CPUs; this program is for {plan.platform}"
     if plan.devices > 1 and not plan.divisible:
-        return "a program that XLA divides beside a shard_map, or without Shardy"
+        return "a program that XLA divides inside a shard_map, or without Shardy"
     if plan.exported:
         return "an exported program, which may run without the library"
     return library().why_not or program.why_not(operands, plan)

@@ -68,7 +68,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
             operands.compute_dtype() != np.result_type(query.dtype, np.float32),
             "a float64 bias with narrower queries",
         ),
-        (any(x.ndim for x in placed), "tokens that are not in order"),
+        (any(x.ndim for x in placed), "positions that are not consecutive"),
         (plan.reversible, "a derivative of a derivative"),
         (query.ndim - 3 > MOST_LEAD, f"more than {MOST_LEAD} leading axes"),
         (max(key.shape[-1], value.shape[-1]) > WIDEST, f"a width above {WIDEST}"),
