@@ -1,7 +1,7 @@
 """Every function that has a gradient, as data: how to call it on either twin, its backward by hand, its arrays.
 
-A case is what the judges share: forward and gradients of the two twins, finite differences, float32, jit and vmap, and
-the planted mistakes all run over this list. Sizes are distinct and awkward on purpose.
+A case is what the judges share: forward and gradients of the two twins, finite differences, float32, jit and vmap all
+run over this list. Sizes are distinct and awkward on purpose.
 """
 
 import math
