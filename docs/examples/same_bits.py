@@ -1,4 +1,4 @@
-"""6. Equal bits: log probabilities of a text drawn token by token, and scored again at once, in another batch.
+"""6. Equal bits: log probabilities of a text that is sampled token by token, then scored by one call in another batch.
 
 python docs/examples/same_bits.py
 """
@@ -31,12 +31,12 @@ def init(rng: Any, layers: int, width: int, vocabulary: int) -> dict[str, Any]:
 
 
 def by_attendax(query, key, value, start):
-    """Attention over a cache of which the first ``start`` tokens, and those of the call, are there."""
+    """Attention to the first ``start`` tokens of a cache, and to the tokens of the call."""
     return attention(query, key, value, mask=masks.causal(offset=start))
 
 
 def by_jax_nn(query, key, value, start):
-    """Log probabilities by jax.nn."""
+    """Equal to ``by_attendax``, by jax.nn."""
     seen = jnp.arange(key.shape[2]) <= jnp.arange(query.shape[2])[:, None] + start
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     return jax.nn.dot_product_attention(query, key, value, mask=seen[None, None]).swapaxes(1, 2)
@@ -76,12 +76,12 @@ def empty(params, batch, room, heads):
 
 
 def of_next(logs, tokens):
-    """The log probability that each token but the first had."""
+    """The log probability of each token except the first."""
     return jnp.take_along_axis(logs[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
 
 
 def draw(params, prompt, length, heads, run):
-    """Texts that the model draws one token at a time, (B, length), and the log probability of each token."""
+    """Texts that the model samples one token at a time, (B, length), and the log probability of each token."""
     logs, cache = run(params, prompt, empty(params, len(prompt), 2 * length, heads), 0)
     text, of_text = prompt, [logs]
     for number in range(prompt.shape[1], length):
@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     for library in LIBRARIES:
         run = jax.jit(lambda *given, library=library: model(*given, heads, library))
         text, drawn = draw(params, prompt, args.tokens, heads, run)
-        again = score(params, text[::-1][:3], heads, run)  # in another order, and one text is not there
+        again = score(params, text[::-1][:3], heads, run)  # in another order, and without one of the texts
         apart = np.abs(np.asarray(again) - np.asarray(drawn)[::-1][:3])
         found[library] = float(apart.max())
         told = f", by at most {apart.max():.1e}" if apart.any() else ": every bit is equal"
