@@ -19,6 +19,7 @@ from attendax.conformance.frameworks import framework
 from attendax.conformance.judge import dense
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
+from attendax.conformance.run.run import Run
 from libraries import ADAPTERS, implementation
 from planted import by_law
 from stated import check
@@ -151,6 +152,29 @@ def test_a_function_that_jax_may_not_compile_is_judged_and_told():
 
     report = by_law(branching, only=["plain", "eager"], level="forward")
     assert report.counts() == {"ok": 4}  # plain in three sizes
+
+
+@pytest.mark.smoke
+def test_a_fault_without_optimizations_alone_is_none(monkeypatch):
+    """A small JAX call is compiled with few optimizations; the first fault is judged again with all of them."""
+
+    def wrong(function, arrays):
+        return lambda *given, **more: {k: x + 1 for k, x in function(*given, **more).items()}
+
+    monkeypatch.setattr(framework("jax"), "cheaply", wrong)
+    some = {"arrays": "jax", "only": ["plain", "one query"], "level": "forward", "in_process": True}
+    assert check(formula, **some).ok
+    monkeypatch.setattr(Run, "_confirmed", lambda run, outcome, phase: outcome)
+    assert not check(formula, **some).ok
+
+
+@pytest.mark.smoke
+def test_a_small_jax_call_is_compiled_with_few_optimizations():
+    driver = framework("jax")
+    small, large = ({"query": np.zeros(n, np.float32)} for n in (8, driver.SMALL_SIZE + 1))
+    assert driver.cheaply(driver.forward, large) is driver.forward
+    assert driver.cheaply(driver.eager, small) is driver.eager
+    assert driver.cheaply(driver.forward, small).keywords["jit"] is driver.cheap_jit
 
 
 def test_a_function_that_fails_on_everything_is_refused():
@@ -367,7 +391,7 @@ def test_a_constant_is_known_to_the_compiler_and_an_argument_is_not():
         known = {k: trial.inputs.arrays[k] for k in case.constants}
         closed = in_jax.closing_over(formula, case.constants, known)
         arrays = {k: x for k, x in trial.inputs.arrays.items() if k not in known}
-        lowered = in_jax.jitted.lower(in_jax.call, closed, (), None, arrays, {})
+        lowered = in_jax.compiled(jax.jit).lower(in_jax.call, closed, (), None, arrays, {})
         assert len(lowered.in_avals[0][0]) == 2, name
         made = in_jax.made(case.constants[next(iter(known))], next(iter(known.values())))
         np.testing.assert_array_equal(made, next(iter(known.values())))

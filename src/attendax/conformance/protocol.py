@@ -44,6 +44,7 @@ class Request(NamedTuple):
     constants: dict[str, str]  # the kind of each array that a compiler knows
     known: Leaves  # these arrays
     dtype: str  # of the query
+    optimized: bool = False  # whether XLA compiles a small call as it does by default
 
 
 def size_of(x: Any) -> int:

@@ -40,6 +40,7 @@ class Implementation:
         lacks: names of ``TRAITS`` and ``OPTIONS`` that it does not offer, each with the reason.
         source: Python that defines ``attend`` in a reproduction.
         eager: whether JAX must not compile it.
+        optimized: whether JAX compiles also small calls with all of XLA's optimizations.
         version: version of its library.
         device: device of its arrays, by the name of its framework; by default the framework's own.
         layout: layout of its arrays, if it is not that of ``attend``.
@@ -60,6 +61,7 @@ class Implementation:
     lacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     source: str = ""
     eager: bool = False
+    optimized: bool = False
     version: str = ""
     device: str = ""
     layout: str = ""

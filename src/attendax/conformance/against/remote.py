@@ -38,7 +38,6 @@ OUT_LAST = "found[::-1]"
 # of an array, a tuple, ..., a tuple whose second is the result
 CONTAINERS = "", PERHAPS, "found.values()", "vars(found).values()", OUT_LAST
 OBJECT = "types.SimpleNamespace"  # an argument that is one
-CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 Results = tuple[np.ndarray, ...]
 
 
@@ -161,7 +160,7 @@ class Here(Subject):
 
     def _program(self, fn: Any, code: str, arrays: Any, options: Mapping[str, Any], inputs: Collection[str]) -> Any:
         """Run the program for these options; those that are not ``inputs`` are constants of it."""
-        import jax
+        from ..frameworks.in_jax import cheap_jit
 
         constants = {k: x for k, x in options.items() if k not in inputs}
         key = code, repr(sorted(constants.items()))
@@ -169,7 +168,7 @@ class Here(Subject):
         def run(arrays: Any, given: Any) -> Any:
             return self._parts(fn(*arrays, **given, **constants), arrays, code)
 
-        program = self.programs.setdefault(key, jax.jit(run, compiler_options=CHEAPLY))
+        program = self.programs.setdefault(key, cheap_jit(run))
         return program(arrays, {k: options[k] for k in inputs})
 
 

@@ -1,7 +1,7 @@
 """Functions of JAX arrays, under ``jax.jit`` unless they cannot be."""
 
 import contextlib
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,13 @@ import numpy as np
 
 from .shared import after_more_calls, afterwards, by_hand, called, chunked, closing, loss_of, stepped
 
-HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
+HEADER = "from functools import cache, partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
 asarray = jnp.asarray
 WIDE = 'jax.config.update("jax_enable_x64", True)'
+# XLA then compiles in about a fifth of the time, which is most of what a small call takes.
+CHEAP_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+cheap_jit = partial(jax.jit, compiler_options=CHEAP_OPTIONS)
+SMALL_SIZE = 2**16  # numbers of all arrays
 WAYS = {"not compiled": ("", "eager", None), "gradient checkpointing": ("recomputed", None, "gradient")}
 
 
@@ -98,10 +102,15 @@ def curve(attend, fixed, how, arrays, traced, tangents, cotangents):
     return jax.grad(lambda arrays: sum(jnp.vdot(g, tangents[k]) for k, g in pulled(arrays).items()))(arrays)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def jitted(function, attend, fixed, how, *given, **more):
-    """One of the functions above under jit."""
+def applied(function, attend, fixed, how, *given, **more):
+    """One of the functions above."""
     return function(attend, fixed, how, *given, **more)
+
+
+@cache
+def compiled(jit):
+    """The functions above under jit."""
+    return jit(applied, static_argnums=(0, 1, 2, 3))
 
 
 def asarrays(arrays):
@@ -151,10 +160,10 @@ def ruled(call, pulled):
 with_backward = partial(by_hand, ruled)
 
 
-def driven(function, prefix, attend, arrays, options, *given, how=None, **more):
+def driven(function, prefix, attend, arrays, options, *given, how=None, jit=jax.jit, **more):
     """The leaves of a function above, under jit."""
     fixed, traced = split(options)
-    return to_numpy(jitted(function, attend, fixed, how, arrays, traced, *given, **more), prefix)
+    return to_numpy(compiled(jit)(function, attend, fixed, how, arrays, traced, *given, **more), prefix)
 
 
 forward = partial(driven, call, "")
@@ -176,16 +185,23 @@ traced = partial(shapes, call)
 traced_gradient = partial(shapes, pull)
 
 
-def mapped_over(function, prefix, attend, arrays, options, mapped, **cotangents):
+def mapped_over(function, prefix, attend, arrays, options, mapped, jit=jax.jit, **cotangents):
     """The leaves of a function above, under vmap over the axes that are named, and the first of cotangents."""
     fixed, traced = split(options)
     axes = [{k: mapped.get(k) for k in given} for given in (arrays, traced)]
     run = jax.vmap(partial(function, attend, fixed, None), (*axes, *[0] * len(cotangents)))
-    return to_numpy(jax.jit(run)(arrays, traced, *cotangents.values()), prefix)
+    return to_numpy(jit(run)(arrays, traced, *cotangents.values()), prefix)
 
 
 vmap = partial(mapped_over, call, "")
 per_example_gradient = partial(mapped_over, pull, "grad ")
+
+
+def cheaply(function, arrays):
+    """A function of this file; if it compiles a small call on a CPU, with few of XLA's optimizations."""
+    compiles = isinstance(function, partial) and function.func in (driven, mapped_over)
+    is_small = sum(x.size for x in arrays.values()) <= SMALL_SIZE and jax.default_backend() == "cpu"
+    return partial(function, jit=cheap_jit) if compiles and is_small else function
 
 
 def changed_in_place(attend, arrays, options, changed):

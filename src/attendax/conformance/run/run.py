@@ -4,6 +4,7 @@ Between two runs of a case with the same numbers lies one with others, so that a
 """
 
 import contextlib
+import dataclasses
 import functools
 import math
 import time
@@ -128,12 +129,25 @@ class Run:
         found = []
         for index, case in enumerate(cases, start=first):
             self.tell.asks(index, number, case)
-            found.append(self._judge(case, self.how, phase))
+            found.append(self._confirmed(self._judge(case, self.how, phase), phase))
             self.faults += found[-1].verdict.fails and not found[-1].known
             self.tell.found(found[-1])
             if self._left("cases before the first look") <= 0:
                 self._look(found)
         return found
+
+    def _confirmed(self, outcome: Outcome, phase: str) -> Outcome:
+        """The outcome; if it is the first fault of a JAX function, that of the case with all of XLA's optimizations.
+
+        If these make it right, XLA has them from then on.
+        """
+        if self.faults or not outcome.verdict.fails or self.implementation.arrays != "jax":
+            return outcome
+        cheap, self.implementation = self.implementation, dataclasses.replace(self.implementation, optimized=True)
+        outcome = self._judge(outcome.case, self.how, phase)
+        if outcome.verdict.fails:
+            self.implementation = cheap
+        return outcome
 
     def _look(self, found: Sequence[Outcome]) -> None:
         """Look for reasons of the plainest faults, once, in a run that may end before all causes are found."""

@@ -35,7 +35,8 @@ def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: 
 
     The names of the caller's arrays that it wrote to are added to ``wrote``. Raises as ``Subject.ask``.
     """
-    found = subject_of(implementation).ask(asked(inputs, direction))
+    request = asked(inputs, direction)._replace(optimized=implementation.optimized)
+    found = subject_of(implementation).ask(request)
     if wrote is not None:
         wrote += [leaf.removeprefix(WROTE) for leaf in found if leaf.startswith(WROTE)]
     return {leaf.removeprefix("after "): x for leaf, x in found.items() if not leaf.startswith(WROTE)}
@@ -133,6 +134,8 @@ class Called(Subject):
             raise NotImplementedError(f"no {name} of functions of {made.arrays} arrays")
         if name == "forward" and made.eager:
             function = driver.eager
+        if made.arrays == "jax" and not request.optimized:
+            function = driver.cheaply(function, request.arrays)
         given, attend = request.given | ({"how": how} if how else {}), made.attend
         if request.constants:
             attend = driver.closing_over(attend, request.constants, request.known)
