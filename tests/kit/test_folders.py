@@ -66,7 +66,7 @@ def test_right_results(home, capfd, tmp_path):
     status, said = judged(home, capfd, "--json", str(json_file), "--require", "gradients")
     assert status == 0, said
     assert " cases pass" in said
-    assert "gradients are right. Cases not judged:" in said
+    assert "gradients are right. Not judged:" in said
     assert " (refused with 'no such option')" in said
     report = json.loads(json_file.read_text())
     assert report["seed"] == 5

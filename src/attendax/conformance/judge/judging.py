@@ -71,7 +71,7 @@ def _asked(implementation: Implementation, case: Case, how: How) -> Finding | Tr
     if not can_be_asked(implementation, case):
         of_foreign, of_own = "tested for Python functions only", f"not tested for {implementation.arrays} functions"
         reason = of_foreign if implementation.foreign else of_own
-        return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case))
+        return Finding(Verdict.NOT_OFFERED, reason, lack="eager" if case.direction == "eager" else directed(case))
     if case.claim and case.claim not in how.claims:
         return Finding(Verdict.NOT_OFFERED, f"{case.claim} is not claimed", lack=case.claim)
     trial = Trial(implementation, case, how)

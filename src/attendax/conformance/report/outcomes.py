@@ -203,7 +203,7 @@ class Coverage(NamedTuple):
         first = " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
         are = "is" if [right if fails else n for _, n, right in numbers] == [1] else "are"
         parts = [f"{first} {are} right."] if first else []
-        parts += [f"Cases not judged: {self._not_judged()}."] if self.left else []
+        parts += [f"Not judged: {self._not_judged()}."] if self.left else []
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
 
     def _not_judged(self) -> str:
@@ -291,7 +291,8 @@ def _reason(outcome: Outcome) -> str:
 
 def _of_kind(count: int, kind: str) -> str:
     """A number of a kind in words: 1 mask, 2 masks."""
-    kind = {"lse": "log-sum-exps", "vmap": "vmap calls"}.get(kind, f"{kind} cases" if kind in kinds.DTYPES else kind)
+    named = {"lse": "log-sum-exps", "vmap": "vmap calls", "eager": "eager calls"}
+    kind = named.get(kind, f"{kind} cases" if kind in kinds.DTYPES else kind)
     one = kind if kind == kinds.GROUPED else kind.removesuffix("es" if kind == "biases" else "s")
     return f"{count} {one if count == 1 else kind}"
 
