@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from attendax import masks, scores, sharding, spec
+from attendax import masks, sharding, spec
 
 B, N, G, D, V = 2, 8, 2, 5, 3
 TOKENS, ROWS = P(None, None, "seq"), P(None, None, "seq", None)
@@ -20,36 +20,6 @@ def mesh_of(devices):
 def arrays_of(rng, T, heads=N, groups=G, dtype=np.float64):
     sizes = ((heads, D), (groups, D), (groups, V))
     return [rng.normal(size=(B, n, T, width)).astype(dtype) for n, width in sizes]
-
-
-def features(kind, rng, T):
-    """The options of a call, and for those that are arrays of tokens their axes of tokens and their partition."""
-    lengths, ids = np.array([T - 3, T // 3]), np.sort(rng.integers(0, 3, (B, T)))
-    slopes = np.linspace(0.05, 0.3, N)
-    options = {
-        "full, grouped": {},
-        "causal, padding": {"mask": masks.causal() & masks.padding(lengths)},
-        "causal, bias": {"mask": masks.causal(), "bias": rng.normal(size=(1, N, T, T))},
-        "causal, padding, bias": {
-            "mask": masks.causal() & masks.padding(lengths),
-            "bias": rng.normal(size=(1, N, T, T)),
-        },
-        "window, segments": {"mask": masks.window(T // 4, 2) & masks.segments(ids, ids)},
-        "prefix, dense mask, softcap": {
-            "mask": masks.prefix(lengths // 2) & masks.dense(rng.random((1, N, T, T)) < 0.7),
-            "score_mod": scores.softcap(2.0),
-        },
-        "sink, causal, padding": {
-            "score_mod": scores.compose(scores.sink(np.linspace(-1, 2, N)), scores.alibi(slopes)),
-            "mask": masks.causal() & masks.padding(lengths),
-        },
-        "alibi, dropout": {"score_mod": scores.alibi(slopes), "dropout_rate": 0.3, "dropout_rng": RNG},
-        "relative bias, function": {
-            "score_mod": scores.relative_bias(rng.normal(size=(N, 7))),
-            "mask": masks.from_function(lambda i, j: (i - j) % 3 != 1),
-        },
-    }
-    return options[kind]
 
 
 def turned(x, devices, order, *axes):

@@ -1,6 +1,7 @@
 """Each option by each strategy, on meshes of 1, 2, 3, 4, 6 and 8 devices: the specification, to 1e-12.
 
-Each option is tried with each strategy and on each mesh, and each strategy on each mesh; not all three together.
+Each option is tried with each strategy and on each mesh, and each strategy on each mesh; not all three together. Where
+there is the native library, forward and gradient of each device's part are native.
 """
 
 import jax
@@ -9,9 +10,11 @@ import pytest
 import sequences
 
 from attendax import attention, masks, scores
+from attendax.kernels import native
 from samples import covering
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
+NATIVE, IN_TILES = ("attendax_forward", "attendax_backward"), ("causal, zigzag", "function")
 T, STRATEGIES, MESHES = 48, ("ring", "all_gather", "ulysses"), (1, 2, 3, 4, 6, 8)
 OPTIONS = {
     "full": lambda rng, N: {},
@@ -31,7 +34,7 @@ OPTIONS = {
     "dropout": lambda rng, N: {"dropout_rate": 0.3, "dropout_rng": sequences.RNG},
     "grouped": lambda rng, N: {},
 }
-TOGETHER = {  # for all directions: each of the options, with others
+TOGETHER = {  # each of the options, with others
     "causal, padding, bias": ("causal, zigzag", "padding", "bias"),
     "window, segments, softcap, grouped": ("window", "segments", "softcap", "grouped"),
     "prefix, dense mask, dropout": ("prefix", "dense mask", "dropout"),
@@ -57,17 +60,19 @@ def given_for(names, rng, devices):
 @pytest.mark.law("L3", "sharded")
 @pytest.mark.law("L2", "sharded")
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("strategy", "option", "devices"), covering(STRATEGIES, tuple(OPTIONS), MESHES))
+@pytest.mark.parametrize(("strategy", "option", "devices"), covering(STRATEGIES, (*OPTIONS, *TOGETHER), MESHES))
 def test_out_lse_and_every_gradient(strategy, option, devices, rng):
     order = "zigzag" if "zigzag" in option else "in order"
-    arrays, options = given_for((option,), rng, devices)
+    arrays, options = given_for(TOGETHER.get(option, (option,)), rng, devices)
     dout, dlse = rng.normal(size=(*arrays[0].shape[:-1], sequences.V)), rng.normal(size=arrays[0].shape[:-1])
     given, specs, rest = sequences.placed(options, devices, order)
-    attend = sequences.attend_by(devices, strategy, order, specs, rest, T, check_vma=option != "segments")
+    attend = sequences.attend_by(devices, strategy, order, specs, rest, T, check_vma="segments" not in option)
     tokens = [sequences.turned(x, devices, order, -2) for x in (*arrays, dout)]
     run = jax.jit(sequences.results_and_gradients(attend))
-    found = run(*tokens[:3], given, tokens[3], sequences.turned(dlse, devices, order, -1))
-    found = sequences.in_order(found, devices, order)
+    leaves = *tokens[:3], given, tokens[3], sequences.turned(dlse, devices, order, -1)
+    text = run.lower(*leaves).as_text()
+    assert all(name in text for name in NATIVE) == (bool(native.library().isa) and option not in IN_TILES)
+    found = sequences.in_order(run(*leaves), devices, order)
     for ours, expected in zip(found, sequences.right(arrays, options, dout, dlse), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 

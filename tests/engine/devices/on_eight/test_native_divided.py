@@ -285,28 +285,6 @@ def by_strategy(strategy, options, size, devices=4):
     return jax.jit(sequences.results_and_gradients(attend)), given
 
 
-OF_TOKENS = ["full, grouped", "causal, padding", "causal, bias", "window, segments", "prefix, dense mask, softcap"]
-OF_TOKENS += ["sink, causal, padding", "alibi, dropout"]
-
-
-@pytest.mark.law("L13", "sharded")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("kind", OF_TOKENS)
-@pytest.mark.sample(2)
-def test_local_parts(strategy, kind, rng):
-    """Forward and gradient of each device's part are native, and as near to the specification as the whole call is."""
-    options, size = sequences.features(kind, rng, 48), 48
-    run, given = by_strategy(strategy, options, size)
-    leaves = sequences.arrays_of(rng, size)
-    dout, dlse = rng.normal(size=(2, 8, size, sequences.V)), rng.normal(size=(2, 8, size))
-    lowered = run.lower(*leaves, given, dout, dlse).as_text()
-    assert "attendax_forward" in lowered
-    assert "attendax_backward" in lowered
-    right = sequences.right(leaves, options, dout, dlse)
-    for ours, expected in zip(run(*leaves, given, dout, dlse), right, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.law("L8", "sharded")
 @pytest.mark.law("L7", "sharded")
 @pytest.mark.law("L6", "sharded")
