@@ -164,6 +164,7 @@ def test_what_no_convention_is_is_said_so():
     assert says(
         found.text(), ("Not explained", "T=1, S=1, D=1", "mask [[True]]", "is_causal True", "A gives 1, B 1.01")
     )
+    assert found.text().endswith("\nB's combination of mask and is_causal: no known formula gives its results.")
 
 
 def test_two_of_an_unknown_formula():

@@ -87,7 +87,7 @@ WORDS = {name: x.words for name, x in SOLVED.items()} | {
     "default": "where is_causal is not given", "scale given": "scale as given", "arguments": "order of the arguments",
 }  # fmt: skip
 OPTION_KINDS = (  # options that two functions may be given in two ways, in words
-    ("mask", "mask", lambda x: f"{x.name} ({', '.join(x.form.split('/')[0])}), {x.form.split('/')[1]}"),
+    ("mask", "mask", lambda x: f"takes {x.name} ({', '.join(x.form.split('/')[0])}), {x.form.split('/')[1]}"),
     ("scale given", "scale", lambda x: f"takes {x.form}"),
     ("lse", "return_lse", lambda x: f"gives ({', '.join(x.form)})"),
     ("window", "window", lambda x: f"takes {x.form}"),
@@ -150,12 +150,16 @@ def differences(a: Candidate, b: Candidate) -> Iterator[Difference]:
             yield Difference(name, words(one), words(other), shown or shape)
     named = [k for k in one.options if k in both and _names(k, one) != _names(k, other)]
     if named:
-        yield Difference("names", *(", ".join(_names(k, x) or "(always)" for k in named) for x in (one, other)))
+        yield Difference("names", *(_has(named, x) for x in (one, other)))
 
 
 def _names(key: str, form: Form) -> str:
     """The keyword of an option, or the two of segments."""
     return " and ".join(form.options[key]) if key == "segments" else form.options[key].name
+
+
+def _has(keys: list[str], form: Form) -> str:
+    return f"has {', '.join(_names(k, form) or 'none (always on)' for k in keys)}"
 
 
 def _differ(name: str, one: Form, other: Form) -> bool:

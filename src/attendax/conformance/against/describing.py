@@ -66,6 +66,7 @@ END = DECLARED["end"]  # of causal
 WRAP = "wrap it in a function of query, key and value that gives {}"
 NOT_TAKEN = "not taken, or none of the options that are known"
 SECOND = "second result"
+COMBINATION = "combination of"  # two options or more, each of which alone is known
 SEVERAL = "it always gives several arrays, of which the first is compared"
 ON_BOTH_SIDES = "no limit, if both are"  # of a negative side of a window; one alone is a number
 IDENTITY = "lambda x: x"  # a dropout that is a function
@@ -664,7 +665,7 @@ class Describing:
             probe = self._probe({k: asked[k] for k in some})
             if not self.answer(form, probe) or self._settled(ways, [probe]):
                 continue
-            together = f"combination of {words(*some)}"
+            together = f"{COMBINATION} {words(*some)}"
             self.unknown[together] = "no known formula gives its results"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)

@@ -33,7 +33,7 @@ class Comparison(NamedTuple):
         around: which of the two the adapter calls; empty if neither.
         why: without an adapter, the reason.
         checked: how far apart the two are, under the adapter if there is one.
-        notes: what was not compared.
+        notes: what was not compared, and combinations of options that no known formula explains.
     """
 
     differences: tuple[Difference, ...]
@@ -70,7 +70,8 @@ class Comparison(NamedTuple):
             by_formula = ", which computes A by formula, because no argument of B makes B equal A:"
             lines += [said + (f" around {self.around}:" if self.around else by_formula), "", self.adapter.rstrip(), ""]
             lines += [f"The cases: {self.checked.varied}."] * bool(self.checked.varied)
-        return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
+        lines += [f"{note}." if describing.COMBINATION in note else f"Not compared: {note}." for note in self.notes]
+        return "\n".join(lines).rstrip()
 
 
 def diff(a: Any, b: Any, *, layers: bool = False, heads: int = NUM_HEADS) -> Comparison:
@@ -250,12 +251,17 @@ def _answerable(mine: Form, theirs: Form) -> Form:
 
 
 def _notes(a: Candidate, b: Candidate, compared: set[str], directly: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """Options that were not compared: by no convention that both have, nor as both are given them."""
+    """Options that were not compared: by no convention that both have, nor as both are given them.
+
+    Combinations of options are compared, and are told if no known formula explains them.
+    """
     found = []
     for letter, x in (("A", a), ("B", b)):
         names: dict[str, list[str]] = {}
         for name, why in x.unknown.items():
-            if name not in directly:
+            if name.startswith(describing.COMBINATION):
+                found.append(f"{letter}'s {name}: {why}")
+            elif name not in directly:
                 names.setdefault(why, []).append(name)
         found += [f"{letter}'s {', '.join(some)} ({why})" for why, some in names.items()]
         found += [f"{letter}'s mask as the word 'causal', {x.form.word}"] * bool(x.form.word)
