@@ -262,7 +262,10 @@ class Submission:
         """The input, the expected result and the learner's."""
         (question, answer), correct = self.pairs[self.first], self.rights[self.first]
         inputs = {name: each for name, each in question.inputs.items() if each is not None and name not in UNSHOWN}
-        lines = [f"The smallest input that shows it ({question.about}):", *map(_assignment, inputs, inputs.values())]
+        lines = [
+            f"The smallest input with a wrong result ({question.about}):",
+            *map(_assignment, inputs, inputs.values()),
+        ]
         if isinstance(answer, ErrorMessage):
             return "\n".join([*lines, f"  {answer}"])
         name = next(itertools.compress(self.names, self.wrong[self.first, 1:]), self.names[0])
