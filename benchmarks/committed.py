@@ -89,5 +89,5 @@ def machine(run: dict[str, Any]) -> str:
 
 def when(run: dict[str, Any]) -> str:
     about = run["about"]
-    changed = " and changes committed later" if about["uncommitted_changes"] else ""
+    changed = " with changes that were committed later" if about["uncommitted_changes"] else ""
     return f"commit {about['commit'][:7]}{changed}, {about['date'][:10]}"

@@ -13,6 +13,7 @@ from typing import Any
 from harness import threads
 
 NOT_RESULTS = ("--", ":/", ":(top,exclude)benchmarks/results")  # what one run writes changes nothing for the next
+PRODUCT_SIDE = 3072  # rows and columns of each matrix of the product whose speed is measured
 PACKAGES = (
     "attendax",
     "jax",
@@ -71,7 +72,7 @@ def about(dtype: str = "float32") -> dict[str, Any]:
     }
 
 
-def _matmul_gflops(dtype: str, size: int = 3072, rounds: int = 5) -> float:
+def _matmul_gflops(dtype: str, size: int = PRODUCT_SIDE, rounds: int = 5) -> float:
     """The best of XLA and, in float32 on a CPU, NumPy on a large square product, 10⁹ FLOP/s."""
     import jax
     import numpy as np

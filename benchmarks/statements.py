@@ -8,19 +8,21 @@ from typing import Any
 import cores
 import report
 import tables
-from committed import SINGLE, Results, claim, listed, machine, mean, span, when
+from committed import SINGLE, Results, claim, machine, mean, span, when
 from contestants import OURS, TILES
+from machine import PRODUCT_SIDE
 from statements_of_cost import compile_ratios
 
 TORCH = "torch-sdpa"
 RUNS = {  # fields of Results, the words for their rows, and their folders
-    "full": ("AVX-512", "."),
-    "avx2": ("only AVX2, in both libraries", "avx2"),
-    "bfloat16": ("bfloat16, AVX-512", "bfloat16"),
-    "zen4": ("Zen 4, AVX-512 as two 256-bit operations", "zen4"),
+    "full": ("AMD EPYC, AVX-512", "."),
+    "avx2": ("AMD EPYC, only AVX2 in both libraries", "avx2"),
+    "bfloat16": ("AMD EPYC, AVX-512, bfloat16", "bfloat16"),
+    "zen4": ("AMD EPYC of Zen 4, AVX-512 as two 256-bit operations", "zen4"),
     "xeon": ("Intel Xeon, AVX-512", "xeon"),
 }
 REMARKS = {"xeon": "; the two cores may be threads of one core"}  # on the machine
+MEASURES = {"backward": "with the gradient", "jvp": "derivative in one direction", "hvp": "Hessian times a vector"}
 TRAINED = "encoder block 32 x 128 x 384, training step"
 
 
@@ -77,24 +79,25 @@ def means(results: Results) -> str:
 
 
 def ahead(run: dict[str, Any], reference: str) -> list[str]:
-    """Name each case in which a contestant is faster than attendax: "ragged (0.83 forward, 0.94 with the gradient)"."""
+    """Name each case in which a contestant is faster than attendax: "`bias` (forward 0.83, with the gradient 0.94)"."""
     found: dict[str, list[str]] = {}
-    for measure, title in (report.TITLES | {"backward": "with the gradient"}).items():
+    for measure, title in (report.TITLES | MEASURES).items():
         for case, ratio in report.ratios(run, reference, measure).items():
             if behind(ratio):
-                found.setdefault(case, []).append(f"{ratio:.2f} {title}")
-    return [f"{case} ({', '.join(ratios)})" for case, ratios in found.items()]
+                found.setdefault(case, []).append(f"{title} {ratio:.2f}")
+    return [f"`{case}` ({', '.join(ratios)})" for case, ratios in found.items()]
 
 
 def who_is_ahead(results: Results) -> str:
     """Name every row in which somebody is faster."""
-    names = [name for name in results.full["contestants"] if not name.startswith(OURS) and name != TORCH]
+    names = [name for name in results.full["contestants"] if not name.startswith(OURS)]
     faster = {name: cases for name in names if (cases := ahead(results.full, name))}
-    found = [f"{name} in the shape{'s' * (len(cases) > 1)} {listed(cases)}" for name, cases in faster.items()]
-    first = f"attendax is slower than torch in {listed(ahead(results.full, TORCH) or ['none of the shapes'])}."
-    if not found:
-        return f"{first} In none is another library faster."
-    return f"{first} It is slower than {listed(found)}: these numbers are its speed divided by theirs."
+    first = "torch is faster than attendax in some shapes" if TORCH in faster else "torch is not faster in any shape"
+    if not faster:
+        return "On this machine, no other library is faster in any shape."
+    header = ("library", "faster in", "speed of attendax divided by the library's")
+    rows = [[name, *case.removesuffix(")").split(" (")] for name, cases in faster.items() for case in cases]
+    return f"On this machine, {first}. The faster libraries are:\n\n{tables.table(header, rows)}"
 
 
 def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
@@ -112,17 +115,18 @@ def beside_a_product(results: Results) -> str:
     forward, gradient = (list(plain(full, OURS, measure, 2048)) for measure in SINGLE)
     whole, causal = (span(r["share_of_matmul"] for r in forward if r["causal"] == which) for which in (False, True))
     rows = [
-        ["attendax, 2,048 tokens or more, forward", whole],
-        ["attendax, the same, causal", causal],
-        ["attendax, the same, with the gradient", span(r["share_of_matmul"] for r in gradient)],
+        ["attendax, forward, no mask", whole],
+        ["attendax, forward, causal", causal],
+        ["attendax, with the gradient, causal or no mask", span(r["share_of_matmul"] for r in gradient)],
         [
-            "torch, the same, forward and with the gradient",
+            "torch, all of these calls",
             f"{span([gflops / product for gflops in torch])}, median {median(torch) / product:.2f}",
         ],
     ]
-    speed = f"XLA's best matrix product in this run reached {product:.0f} GFLOP/s."
-    said = f"{speed} Attention ran at these fractions of it:\n\n"
-    return said + tables.table(("", "fraction of the product's GFLOP/s"), rows)
+    size = f"{PRODUCT_SIDE:,} x {PRODUCT_SIDE:,}"
+    speed = f"The product of two {size} matrices, by the faster of XLA and NumPy, ran at {product:.0f} GFLOP/s."
+    calls = "Attention of at least 2,048 queries and keys ran at these fractions of that speed:"
+    return f"{speed} {calls}\n\n" + tables.table(("", "fraction of the product's GFLOP/s"), rows)
 
 
 def with_more_cores(results: Results) -> str:
@@ -142,8 +146,8 @@ def with_more_cores(results: Results) -> str:
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
     priority = " The process had real-time priority (`chrt -r 20`)." if run["about"].get("real_time_priority") else ""
     return (
-        f"The gain from a second core, in the geometric mean over {len(own[0])} shapes forward and {len(own[1])} with "
-        "the gradient. For torch, shapes that it cannot run are left out. The two cores shared [a cache]"
+        f"The gain from a second core: geometric means over {len(own[0])} shapes forward, and {len(own[1])} with "
+        "the gradient. Rows with torch leave out the shapes that torch cannot compute. The two cores shared [a cache]"
         f"(#two-cores-one-cache-or-two).{priority} (`benchmarks/results/cores`; {machine(run)}; {when(run)})\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
@@ -169,24 +173,26 @@ def beside_torch(results: Results) -> str:
     rows = []
     for field, (words, folder) in RUNS.items():
         if (run := getattr(results, field)) is None:
-            rows.append([words, f"no committed run in `benchmarks/results/{folder}`", "-", "-", "-"])
+            rows.append([words, f"no committed run in `benchmarks/results/{folder}`", *"----"])
             continue
-        found = by_measure(run)
-        spans = (f"{span(ratios.values())}, mean {mean(ratios.values())}" for ratios in found)
-        unskipped = [[ratio for case, ratio in ratios.items() if sees_all(run, case)] for ratios in found]
-        rows.append([words, *spans, " / ".join(map(mean, unskipped)), ", ".join(ahead(run, TORCH)) or "no row"])
+        cells = []
+        for ratios in by_measure(run):
+            unskipped = mean(ratio for case, ratio in ratios.items() if sees_all(run, case))
+            cells += [f"{span(ratios.values())}, mean {mean(ratios.values())}", unskipped]
+        rows.append([words, *cells, ", ".join(ahead(run, TORCH)) or "none"])
     header = (
         "times as fast as torch SDPA",
-        "forward",
-        "with the gradient",
-        "mean without causal, bias or dropout: forward / with the gradient",
-        "torch is faster in",
+        "forward, all shapes",
+        "forward, mean of plain shapes",
+        "with the gradient, all shapes",
+        "with the gradient, mean of plain shapes",
+        "shapes in which torch is faster",
     )
     return tables.table(header, rows)
 
 
 def where_measured(results: Results) -> str:
-    """A row for each run: machine, commit, versions, and how many rounds shared their cores with other work."""
+    """A row for each run: machine, commit, versions, and how many of the rounds that were kept were disturbed."""
     rows = []
     for field, (words, folder) in RUNS.items():
         if (run := getattr(results, field)) is None:
@@ -197,7 +203,14 @@ def where_measured(results: Results) -> str:
         place = f"{machine(run)}{REMARKS.get(field, '')}; {versions}"
         rows.append([words, f"`{folder}`", place, when(run), f"{disturbed:.0%}"])
     return tables.table(
-        ("run", "folder of `benchmarks/results`", "machine", "commit", "[disturbed](#how-it-is-measured) rounds"), rows
+        (
+            "run",
+            "folder of `benchmarks/results`",
+            "machine",
+            "measured code, date",
+            "disturbed rounds, of those that count",
+        ),
+        rows,
     )
 
 
@@ -229,16 +242,17 @@ def training(results: Results) -> str:
     found = leads(results)
     texts = found.get("1,000 texts of mixed length, end to end", {}).get("sentence-transformers")
     whole = (
-        f"1,000 texts of mixed length, end to end: {texts:.2f} times as fast as sentence-transformers. "
+        f"From text to vectors, attendax embeds 1,000 texts of mixed length {texts:.2f} times as fast as "
+        "sentence-transformers. "
         if texts
         else ""
     )
     steps = {size: found[f"encoder block {size}, training step"] for size in ("32 x 128 x 384", "8 x 128 x 768")}
     ratios = {size: step["torch.nn.TransformerEncoderLayer"] for size, step in steps.items()}
-    sizes = {size: "{} sentences of {} tokens, width {}".format(*size.split(" x ")) for size in ratios}
-    said = "; ".join(f"{ratio:.2f} times as fast with {sizes[size]}" for size, ratio in ratios.items())
+    sizes = {size: "{} sentences of {} tokens (width {})".format(*size.split(" x ")) for size in ratios}
+    said = " ".join(f"For {sizes[size]}, it is {ratio:.2f} times as fast." for size, ratio in ratios.items())
     why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
-    return f"{whole}A training step of an encoder block, compared with torch: {said}.{why}"
+    return f"{whole}A training step of an encoder block is compared with torch's. {said}{why}"
 
 
 def training_faults(results: Results) -> str:
