@@ -42,11 +42,11 @@ def compile_times(results: Results) -> str:
     ratio = compiling.ratio(layers, "cpu_s")
     assert ratio is not None
     return (
-        f"Over {span(map(len, faster), 0)} shapes, a forward compiles {mean(forward.values(), 1)} times as fast as "
-        f"jax.nn's in the geometric mean ({span(forward.values(), 1)}), a gradient {mean(gradient.values(), 1)} times "
-        f"({span(gradient.values(), 1)}). The gradient of {compiling.LAYERS} stacked layers, (2, 8, 512, 64) causal, "
-        f"compiles {ratio:.1f} times as fast. These are ratios of CPU seconds (`benchmarks/results/compile`; "
-        f"{machine(run)}; {when(run)})."
+        f"In the geometric mean over {span(map(len, faster), 0)} shapes, a forward compiles "
+        f"{mean(forward.values(), 1)} times as fast as jax.nn's ({span(forward.values(), 1)} times), and a gradient "
+        f"{mean(gradient.values(), 1)} times ({span(gradient.values(), 1)}). The gradient of {compiling.LAYERS} "
+        f"stacked layers, (2, 8, 512, 64) causal, compiles {ratio:.1f} times as fast. These are ratios of CPU seconds "
+        f"(`benchmarks/results/compile`; {machine(run).rpartition(', ')[0]}; {when(run)})."
     )
 
 
