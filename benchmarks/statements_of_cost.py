@@ -10,6 +10,9 @@ STRATEGIES = ("ring", "all_gather", "ulysses")
 ORDERS = {"contiguous": "in order", "zigzag": "in zigzag order"}
 COUNTS = ("cases", "faults", "causes")
 NAMES = {  # of functions, in words of the page
+    "tiled heads": "query head n reads key head n modulo G",
+    "two mistakes": "causal sees one key ahead, and the softcap comes after the bias",
+    "wrong backward": "the backward does not subtract the mean of the weights' gradient",
     "options are read up to 320 keys": "options are ignored beyond 320 keys",
     "lengths of keys are ignored": "key lengths are ignored",
     "kernel: gradients of the last head of a group": "kernel: key and value gradients use a group's last head alone",
@@ -173,11 +176,11 @@ def finds_of_check(results: Results) -> str:
             kind = 0 if case in ("plain", "gradient: plain") else 2 if "ladder: " in case else 1
             seconds[list(seconds)[kind]].append(row["cores"])
     table = [[kind, str(len(x)), f"{sum(x) / len(x):.1f}", f"{max(x):.1f}"] for kind, x in seconds.items() if x]
-    to_the_end = sum(not row["case"] for row in runs.values())
+    to_the_end = [name.rpartition(", ")[0] for name, row in runs.items() if not row["case"]]  # a name ends in the seed
     return (
         tables.table(("bug found by", "runs", "CPU seconds, mean", "largest"), table)
-        + f"\nThese runs ended at the first fault. {to_the_end} other functions were judged by whole runs: they end "
-        "the process or look for the judge, or no single case shows the bug. No function was missed."
+        + f"\n{len(set(to_the_end))} functions were judged by all cases, in {len(to_the_end)} more runs, because they "
+        "end the process, look for the judge, or have a bug that no single case shows. No function was missed."
     )
 
 

@@ -82,7 +82,7 @@ def test_it_is_an_outcome(way):
     assert all(report.to_dict() and text() for text in (report.to_json, report.to_markdown))
     if not report.ok and verdict != "obscure error":
         (cause,) = report.causes
-        assert (cause.harm, f" ends in a {verdict}: " in cause.name, cause.remedy) == ("crash", True, "")
+        assert (cause.harm, " fails: " in cause.name, cause.remedy) == ("crash", True, "")
         assert words in found["scale given"].reproduction
 
 
@@ -263,7 +263,7 @@ class TestCommand:
         argv = [sys.executable, "-m", "attendax", "check", "dying:it_ends_with_0", *self.GIVEN, *files]
         ran = subprocess.run(argv, env=self.environment(), capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (1, "")
-        assert "ends in a crash" in " ".join(ran.stdout.split())
+        assert "crash: a legal call with scale fails: its process ended" in " ".join(ran.stdout.split())
         assert all((tmp_path / kind).stat().st_size for kind in ("json", "markdown"))
         (case,) = (c for c in json.loads((tmp_path / "json").read_text())["cases"] if c["verdict"] == "crash")
         assert case["name"] == "scale given"

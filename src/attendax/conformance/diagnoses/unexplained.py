@@ -185,7 +185,7 @@ def _crashes(faults: Faults) -> None:
         remedy, asked = (LACKS_REMEDY.format(lack), f" with {lack}") if lack else ("", "")
         finding, ends = outcomes[0].finding, "raises"
         if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
-            ends, remedy = f"ends in a {finding.verdict}:", ""
+            ends, remedy = "fails:", ""
         remedy = "; or ".join(filter(None, (remedy, faults.implementation.guess)))
         words = f"a legal call{asked} {ends} {finding.message}"
         faults.take(words, {o.case.name for o in outcomes}, remedy, tried=0)
