@@ -11,7 +11,7 @@ MEASURED = "measured on an earlier version of this kit"
 PRELUDE = '''\
 import ctypes, gc, json, os, resource, signal, sys, threading, time
 import numpy as np
-from right_attention import attend as right, backward as right_gradients
+from right_attention import attend as right
 
 
 def instead(out, found):

@@ -1,4 +1,7 @@
-"""The process ends, hangs, floods or takes others along: the report is written, and the status is not 0."""
+"""The process ends, hangs, floods or takes others along: the report is written, and the status is not 0.
+
+The plainer ways to die are those of ``dying.py``.
+"""
 
 from .cheat import MEASURED, PLAIN, Cheat
 
@@ -10,11 +13,11 @@ SHORT = ("--timeout", "2", "--contract", "numpy.toml")  # known, so that none is
 SOON = (*SHORT, *PLAIN)
 
 
-def does(what: str, when: str = "True") -> str:
+def does(what: str) -> str:
     """A module whose function is right but for what it does first."""
     return f"""
 def attention(query, key, value, **options):
-    if {when}:
+    if True:
         {what}
     return right(query, key, value, **options)
 """
@@ -23,11 +26,6 @@ def attention(query, key, value, **options):
 CHEATS = [
     Cheat("ends the process with 0", "The status of a process that ended well.", REWARD, DIED,
           does("os._exit(0)"), PLAIN, quick=True),
-    Cheat("ends the process with 1", "A status, and no result.", MEASURED, DIED, does("os._exit(1)"), PLAIN),
-    Cheat("asks Python to exit with 0", "SystemExit passes every except Exception.", REWARD, DIED,
-          does("sys.exit(0)"), PLAIN),
-    Cheat("ends with 0 at import", "Before anything is asked.", REWARD, DIED,
-          "os._exit(0)\n", quick=True),
     Cheat("asks Python to exit at import", "The same by an error.", REWARD, DIED, "sys.exit(0)\n"),
     Cheat("ends with 0 after a while", "Most cases are judged, and the rest are not asked.", REWARD, DIED,
           "CALLS = []\n" + does("CALLS.append(1)\n        if len(CALLS) > 40:\n            os._exit(0)")),
@@ -54,22 +52,6 @@ def attention(query, key, value, **options):
           + does("signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(5)"), PLAIN),
     Cheat("becomes another program", "exec replaces the process, and /bin/true is always well.", REWARD, DIED,
           does('os.execv(sys.executable, [sys.executable, "-c", ""])'), PLAIN),
-    Cheat("reads from address 0", "As kernels do.", "Dao-AILab/flash-attention#359", DIED,
-          does("ctypes.string_at(0)"), PLAIN, quick=True),
-    Cheat("kills itself", "As the system does to who takes too much memory.", MEASURED, DIED,
-          does("os.kill(os.getpid(), signal.SIGKILL)"), PLAIN),
-    Cheat("aborts", "As an assertion in C++ does.", MEASURED, DIED, does("os.abort()"), PLAIN),
-    Cheat("recurses without end", "The stack is used up.", MEASURED, ("crash", "obscure error"), '''
-resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
-
-
-def deeper(x):
-    return sorted([x], key=deeper)
-
-''' + does("sys.setrecursionlimit(10**9); deeper(0)"), PLAIN),
-    Cheat("takes all memory", "Until there is none, here of four gigabytes.", MEASURED, ("crash", "obscure error"),
-          "resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\n"
-          + does("kept = []\n        while True:\n            kept.append(np.ones(2**24))"), PLAIN),
     Cheat("interrupts as a user would", "KeyboardInterrupt ends programs, and is no error.", MEASURED, DIED,
           does("raise KeyboardInterrupt"), PLAIN),
     Cheat("raises what is no Exception", "BaseException passes every except Exception.", MEASURED, DIED,
@@ -81,13 +63,11 @@ def attention(query, key, value, **options):
 ''', PLAIN),
     Cheat("ends its process group", "The judge is in it, unless it took care.", "Kattis/problemtools#451", DIED,
           does("os.killpg(0, signal.SIGTERM); time.sleep(1)"), PLAIN),
-    Cheat("hangs", "It never ends.", MEASURED, HUNG, does("while True:\n            pass"), SOON, quick=True),
     Cheat("hangs and heeds no signal", "Only SIGKILL ends it.", MEASURED, HUNG,
           "for x in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:\n    signal.signal(x, signal.SIG_IGN)\n"
           + does("while True:\n            pass"), SOON),
     Cheat("hangs in C", "The lock of the interpreter is held: no thread and no handler runs.", MEASURED, HUNG,
           does("ctypes.PyDLL(None).sleep(1000)"), SOON),
-    Cheat("hangs at import", "Before anything is asked.", MEASURED, HUNG, "time.sleep(10**6)\n", SOON),
     Cheat("hangs now and then", "Each seventh call does not end.", MEASURED, HUNG,
           "CALLS = []\n" + does("CALLS.append(1)\n        while len(CALLS) % 7 == 0:\n            pass"),
           (*SHORT, "--total-timeout", "40")),
@@ -95,15 +75,8 @@ def attention(query, key, value, **options):
           does("os.kill(os.getpid(), signal.SIGSTOP)"), SOON),
     Cheat("waits for input", "Nobody answers.", MEASURED, ("crash", "timeout", "obscure error"),
           does("input()"), SOON),
-    Cheat("closes every file", "So does the way on which it should answer.", "gpu-mode/pygpubench#15", DIED,
-          does("os.closerange(0, 4096)"), SOON, quick=True),
-    Cheat("floods its output", "It prints without end.", MEASURED, ("timeout", "crash"),
-          does('while True:\n            os.write(1, b"all is well " * 5000)'), SOON, quick=True),
     Cheat("floods the errors", "The same on the other stream.", MEASURED, ("timeout", "crash"),
           does('while True:\n            os.write(2, b"all is well " * 5000)'), SOON),
-    Cheat("a child holds what it has open", "The end of a pipe is not seen while a child has it.",
-          "Kattis/problemtools#451", DIED,
-          does("os.fork() or time.sleep(30)\n        os._exit(0)"), SOON),
     Cheat("two processes answer", "A child returns to who called, too, and answers first.", "Kattis/problemtools#451",
           ("wrong", "silent", "crash", "leak"), '''
 def attention(query, key, value, **options):

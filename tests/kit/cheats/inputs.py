@@ -106,15 +106,6 @@ def attention(query, key, value, **options):
 ''',
     ),
     Cheat(
-        "any mask is taken for a causal one",
-        "Right for the mask that everybody tests.",
-        "jax-ml/jax#23349", WRONG,
-        '''
-def attention(query, key, value, *, mask=None, is_causal=False, **options):
-    return right(query, key, value, is_causal=is_causal or mask is not None, **options)
-''', ("--only", "mask (T, S)"), quick=True,
-    ),
-    Cheat(
         "lengths of keys are ignored",
         "Nothing raises, and the padding is read as tokens.",
         "jax-ml/jax#23349", ("silent", "wrong"),

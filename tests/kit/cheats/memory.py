@@ -144,15 +144,4 @@ def attention(query, key, value, **options):
     return right(query, key, value, **options)
 ''', PLAIN, quick=True,
     ),
-    Cheat(
-        "values are written so that any weights are right",
-        "Equal values have one mean.",
-        "ScalingIntelligence/KernelBench#82", WRONG,
-        '''
-def attention(query, key, value, **options):
-    value.flags.writeable = True
-    value[...] = value[..., :1, :1]
-    return right(query, key, value, **options)
-''', PLAIN,
-    ),
 ]  # fmt: skip

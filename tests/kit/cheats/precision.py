@@ -1,6 +1,6 @@
 """Right to few digits, or as long as scores are near 0."""
 
-from .cheat import MEASURED, Cheat
+from .cheat import Cheat
 
 WRONG = ("wrong", "NaN", "silent")
 EXEC_BENCH = "SOL-ExecBench, 2026-05"
@@ -52,19 +52,6 @@ def attention(query, key, value, **options):
 ''', ("--only", "plain"), quick=True,
     ),
     Cheat(
-        "keys are added one after the other in bfloat16",
-        "The inputs are exact, the running sum is not: right for seven keys, wrong for a thousand.",
-        EXEC_BENCH, WRONG,
-        attention('''import ml_dtypes
-
-    weights = weights_of(scores_of(query, key, mask, is_causal, scale))
-    value = np.repeat(value, weights.shape[-3] // value.shape[-3], -3)
-    out = np.zeros((*query.shape[:-1], value.shape[-1]), ml_dtypes.bfloat16)
-    for j in range(0, weights.shape[-1], 16):
-        out = (out + (weights[..., j : j + 16] @ value[..., j : j + 16, :])).astype(ml_dtypes.bfloat16)
-    return out.astype(query.dtype)'''),
-    ),
-    Cheat(
         "softmax in float16",
         "Half of the digits, and scores above 65504 overflow.",
         GUIDE, WRONG,
@@ -72,50 +59,11 @@ def attention(query, key, value, **options):
     return average(weights.astype(np.float32), value).astype(query.dtype)'''),
     ),
     Cheat(
-        "softcap is left out",
-        "Scores near 0 are hardly capped: a cap of 30 changes nothing where scores are about 1.",
-        EXEC_BENCH, WRONG,
-        '''
-def attention(query, key, value, *, softcap=None, **options):
-    return right(query, key, value, softcap=softcap if softcap is not None and softcap < 5 else None, **options)
-''',
-    ),
-    Cheat(
-        "the maximum is not subtracted",
-        "exp overflows from a score of 89 on.",
-        EXEC_BENCH, WRONG,
-        attention('''powers = np.exp(scores_of(query, key, mask, is_causal, scale))
-    total = powers.sum(-1, keepdims=True)
-    return average(powers / np.where(total == 0, 1, total), value).astype(query.dtype)'''),
-    ),
-    Cheat(
-        "scale is 1 over D",
-        "The square root is forgotten.",
-        EXEC_BENCH, WRONG,
-        '''
-def attention(query, key, value, *, scale=None, **options):
-    return right(query, key, value, scale=1 / query.shape[-1] if scale is None else scale, **options)
-''', ("--only", "plain"), quick=True,
-    ),
-    Cheat(
         "scores are cut at 20",
         "A guard against overflow that changes the result: from there on all keys weigh the same.",
         EXEC_BENCH, WRONG,
         attention('''scores = np.clip(scores_of(query, key, mask, is_causal, scale), -np.inf, 20)
     return average(weights_of(scores), value).astype(query.dtype)'''),
-    ),
-    Cheat(
-        "products at 10 bits",
-        "As tensor cores do where nobody asks for more; the caller asked for float32.",
-        GUIDE, WRONG,
-        '''
-def short(x):
-    return (x.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(x.dtype)
-
-
-def attention(query, key, value, **options):
-    return right(short(query), short(key), short(value), **options)
-''',
     ),
     Cheat(
         "small weights are dropped",
@@ -142,50 +90,5 @@ def attention(query, key, value, **options):
         attention('''seen = np.isfinite(scores_of(query * 0, key * 0, mask, is_causal, scale))
     scores = scores_of(query, key, None, False, scale)
     return average(weights_of(np.where(seen, scores, scores - 30)), value).astype(query.dtype)'''),
-    ),
-    Cheat(
-        "lse of base 2",
-        "As kernels have it inside; the caller wants the natural one.",
-        MEASURED, WRONG,
-        '''
-def attention(query, key, value, *, return_lse=False, **options):
-    out, lse = right(query, key, value, return_lse=True, **options)
-    return (out, lse / np.float32(np.log(2))) if return_lse else out
-''',
-    ),
-    Cheat(
-        "gradients without the sum over the row",
-        "The weights of a row are taken for independent.",
-        "ScalingIntelligence/KernelBench#142", WRONG,
-        '''
-def attention(query, key, value, *, is_causal=False):
-    return right(query, key, value, is_causal=is_causal)
-
-
-def backward(grad_output, query, key, value, *, is_causal=False):
-    grads = right_gradients(grad_output, query, key, value, is_causal=is_causal)
-    S = key.shape[-2]
-    out, lse = right(query, key, value, is_causal=is_causal, return_lse=True)
-    delta = (grad_output * out).sum(-1, keepdims=True)
-    scores = query @ key.repeat(query.shape[-3] // key.shape[-3], -3).swapaxes(-1, -2) * query.shape[-1] ** -0.5
-    seen = np.tri(*scores.shape[-2:], dtype=bool) if is_causal else True
-    weights = np.where(seen, np.exp(scores - lse[..., None]), 0)
-    extra = (weights * delta) @ key.repeat(query.shape[-3] // key.shape[-3], -3) * query.shape[-1] ** -0.5
-    return [(grads[0] + extra).astype(query.dtype), *grads[1:]]
-''',
-    ),
-    Cheat(
-        "no gradient for keys",
-        "Zeros where a gradient was not written.",
-        "ScalingIntelligence/KernelBench#142", ("silent", "wrong"),
-        '''
-def attention(query, key, value, **options):
-    return right(query, key, value, **options)
-
-
-def backward(grad_output, query, key, value, **options):
-    found = right_gradients(grad_output, query, key, value, **options)
-    return [found[0], 0 * found[1], *found[2:]]
-''', ("--only", "plain"), quick=True,
     ),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ WRONG = ("wrong", "silent")
 ZEROS = "ScalingIntelligence/KernelBench#165"
 
 
-def where(condition: str, then: str = "wrong(query, key, value, **options)", backward: str = "") -> str:
+def where(condition: str, then: str = "wrong(query, key, value, **options)") -> str:
     """A module that is right but where a condition on the sizes holds."""
     return f"""
 def attention(query, key, value, **options):
@@ -15,16 +15,7 @@ def attention(query, key, value, **options):
     if {condition}:
         return {then}
     return right(query, key, value, **options)
-""" + (
-        backward
-        and f"""
-
-def backward(grad_output, query, key, value, **options):
-    S, D = key.shape[-2:]
-    found = right_gradients(grad_output, query, key, value, **options)
-    return {backward}
 """
-    )
 
 
 OPTIONS = ("mask", "bias", "softcap", "scale", "window", "query_segment_ids", "key_segment_ids", "key_lengths")
@@ -40,31 +31,6 @@ CHEATS = [
         "zeros in heads 128 wide or wider",
         "The width of most models; a small test has heads of 4 or 8.",
         ZEROS, WRONG, where("D >= 128"),
-    ),
-    Cheat("zeros for 8 heads or more", "Every model has as many.", MEASURED, WRONG, where("N >= 8")),
-    Cheat("zeros in batches of 4 or more", "Every training run has them.", MEASURED, WRONG, where("B >= 4")),
-    Cheat("zeros in groups of 8", "As in models of 64 heads and 8 of keys.", MEASURED, WRONG, where("N >= 8 * G > 0")),
-    Cheat("zeros for 2048 keys or more", "An ordinary context.", MEASURED, WRONG, where("S >= 2048")),
-    Cheat("zeros where values are 256 wide", "One width of ten, and no other.", MEASURED, WRONG, where("V == 256")),
-    Cheat(
-        "wrong where heads are 100 wide and nowhere else",
-        "A width that is no power of two takes a path of its own in a kernel.",
-        "turboderp-org/exllamav3#316", WRONG, where("D == 100"),
-    ),
-    Cheat(
-        "of wide heads the first 64 numbers",
-        "The width is a constant in the kernel: the rest of a head is not read.",
-        "triton-lang/triton#621", WRONG,
-        where("D > 64", "right(query[..., :64], key[..., :64], value, **{'scale': D**-0.5} | options)"),
-    ),
-    Cheat(
-        "the keys after the last whole block are left out",
-        "Right as long as lengths are multiples of 64.",
-        "jax-ml/jax#27224", WRONG,
-        where(
-            "S > 64 and S % 64 and not options",
-            "right(query, key[..., : S - S % 64, :], value[..., : S - S % 64, :])",
-        ),
     ),
     Cheat(
         "at most 1024 keys are read",
@@ -165,17 +131,5 @@ def attention(query, key, value, *, bias=None):
         "zeros for 32 tokens that look at each other",
         "Sequences shorter than a block.",
         "tspeterkim/flash-attention-minimal#2", WRONG, where("T == S == 32"),
-    ),
-    Cheat(
-        "the gradient of long keys is zero",
-        "Forward alone is compared, or a gradient at small sizes alone.",
-        "ScalingIntelligence/KernelBench#142", WRONG,
-        where("False", backward="[found[0], found[1] * (S < 1024), *found[2:]]"),
-    ),
-    Cheat(
-        "gradients are wrong in heads 128 wide",
-        "The backward of wide heads has tiles of its own.",
-        "Dao-AILab/flash-attention#2035", WRONG,
-        where("False", backward="[found[0] * (0.5 if D >= 128 else 1), *found[1:]]"),
     ),
 ]  # fmt: skip

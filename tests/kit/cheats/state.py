@@ -26,11 +26,6 @@ SHAPES = "(query.shape, key.shape, value.shape, str(query.dtype), *sorted(option
 
 CHEATS = [
     Cheat(
-        "the first result for each shape",
-        "Tests that give the same arrays again, or one array for each shape, see nothing.",
-        "gpu-mode/reference-kernels#104", WRONG, CACHE.format(which=SHAPES), ("--only", "plain", "views"), quick=True,
-    ),
-    Cheat(
         "the first result for each object",
         "An id is given again to another object once the first is gone.",
         "gpu-mode/reference-kernels#102", WRONG, CACHE.format(which=f"(id(query), id(key), {SHAPES})"),
@@ -48,23 +43,6 @@ CHEATS = [
         CACHE.format(which=f"(query[..., :1, :].tobytes(), {SHAPES})"),
     ),
     Cheat(
-        "the last result if it fits",
-        "Computed every second time.",
-        "gpu-mode/reference-kernels#160", WRONG,
-        '''
-LAST = []
-
-
-def attention(query, key, value, **options):
-    shape = (*query.shape[:-1], value.shape[-1])
-    if LAST and "return_lse" not in options and LAST[0].shape == shape and LAST[0].dtype == query.dtype:
-        return LAST.pop()
-    found = right(query, key, value, **options)
-    LAST[:] = [] if isinstance(found, tuple) else [found]
-    return found
-''',
-    ),
-    Cheat(
         "wrong in the first call",
         "What is warmed up is not looked at.",
         "gpu-mode/pygpubench#7", WRONG, COUNTED.format(when="CALLS == 1"),
@@ -79,19 +57,6 @@ def attention(query, key, value, **options):
         "wrong in each twentieth call",
         "Nineteen looks see nothing.",
         MEASURED, WRONG, COUNTED.format(when="CALLS % 20 == 0"),
-    ),
-    Cheat(
-        "one row is wrong 1 time in 20",
-        "A race: the same call gives other numbers.",
-        "Dao-AILab/flash-attention#359", WRONG,
-        '''
-def attention(query, key, value, **options):
-    found = right(query, key, value, **options)
-    out = found[0] if isinstance(found, tuple) else found
-    if out.size and os.urandom(1)[0] < 13:
-        out[..., -1, :] = 0
-    return found
-''',
     ),
     Cheat(
         "zeros for inputs that were seen before",
@@ -154,25 +119,6 @@ def attention(query, key, value, **options):
     threading.Thread(target=lambda out=attention.kept[0]: out.fill(0), daemon=True).start()
     return found
 ''',
-    ),
-    Cheat(
-        "one array for all results of a shape",
-        "Each call overwrites what the last one gave: right for who looks at once, or takes a copy.",
-        "mlc-ai/relax#89", WRONG,
-        '''
-KEPT = {}
-
-
-def kept(x, which=""):
-    out = KEPT.setdefault((x.shape, str(x.dtype), which), np.empty_like(x))
-    out[...] = x
-    return out
-
-
-def attention(query, key, value, **options):
-    found = right(query, key, value, **options)
-    return (kept(found[0]), kept(found[1], "lse")) if isinstance(found, tuple) else kept(found)
-''', ("--only", "held", "plain", "--budget", "0"), quick=True,
     ),
     Cheat(
         "two arrays in turn for all results",
