@@ -247,7 +247,7 @@ PAIRS = {
         lambda q, k, v, causal=False: np.nan_to_num(causal_at_the_end(q, k, v, causal, lowest=-np.inf))),
     "deviation_of_n_minus_1": Pair(
         "harvardnlp/annotated-transformer#119: torch.std divides by N - 1, and eps is beside it.",
-        ("norm", "N - 1", "layer norm"), lambda params, x: x + mlp(params, by_deviation(x, params)),
+        ("norm", "M - 1", "layer norm"), lambda params, x: x + mlp(params, by_deviation(x, params)),
         lambda params, x: normed_mlp(params, x, 1e-6)),
     "dropout_scaling": Pair("keras-team/keras#3305: What dropout keeps is scaled by 1/(1 - rate), or is not.",
         ("dropout", "scales what is kept", "does not scale"),
@@ -263,7 +263,7 @@ PAIRS = {
         ("eps", "1e-06", "1e-05"), lambda params, x: normed_mlp(params, x, 1e-6, silu, rms_norm),
         lambda params, x, eps=1e-5: normed_mlp(params, x, eps, silu, rms_norm)),
     "gate_of_up": Pair("ml-explore/mlx-lm#767: silu(up) gate, where silu(gate) up was meant.",
-        ("what the activation is of", "gate", "up"),
+        ("input of the activation", "gate", "up"),
         lambda params, x: silu(x @ params["gate_kernel"]) * (x @ params["up_kernel"]) @ params["down_kernel"],
         lambda params, x: silu(x @ params["up_kernel"]) * (x @ params["gate_kernel"]) @ params["down_kernel"]),
     "gelu_by_tanh": Pair("kyutai-labs/pocket-tts#278: Trained with GELU by tanh, run with GELU by erf.",
@@ -278,7 +278,7 @@ PAIRS = {
         lambda q, k, v: plain(q, *(np.tile(x, (1, q.shape[1] // x.shape[1], 1, 1)) for x in (k, v)))),
     "heads_in_turn": Pair(
         "jsbaan/transformer-from-scratch#6: Reshaped to (D, N) instead of (N, D), heads have other columns.",
-        ("heads of a projection", "head after head", "in turn"),
+        ("columns of a head", "side by side", "every N-th"),
         lambda params, x, heads=2: (
             joined(plain(*(into_heads(y, heads) for y in projected(params, x)))) @ params["out_kernel"]
         ),
@@ -346,7 +346,7 @@ PAIRS = {
         lambda params, x, heads=2: by_head(params, x, heads)),
     "parallel_residual": Pair(
         "TransformerLensOrg/TransformerLens#1644: GPT-NeoX runs attention and MLP at once, RedPajama in turn.",
-        ("place of the norms", "both at once", "before"),
+        ("place of the norms", "in parallel", "before"),
         lambda params, x, use_parallel_residual=True: parallel(params, x, use_parallel_residual),
         lambda params, x, use_parallel_residual=False: parallel(params, x, use_parallel_residual)),
     "positions_from_1": Pair(
@@ -362,7 +362,7 @@ PAIRS = {
         lambda params, x: post_norm(params, x)),
     "residual_of_the_norm": Pair(
         "pytorch/pytorch#61165: The residual was added to the normalised input, for the input had no other name left.",
-        ("place of the norms", "before", "the residual after"), lambda params, x: pre_norm(params, x),
+        ("place of the norms", "before", "normed residual"), lambda params, x: pre_norm(params, x),
         lambda params, x: residual_of_the_norm(params, x)),
     "result_in_float32": Pair("lucidrains/flash-attention-jax#13: Results are float32 whatever the arrays are.",
         ("dtype of the result", "of the query", "float32"), lambda q, k, v: wide(q, k, v).astype(q.dtype),

@@ -467,6 +467,12 @@ PAGE = "\n".join((pages.ROOT / "docs" / name).read_text("utf-8") for name in ("a
 SHOWN = re.findall(r"```text\n\$ attendax (.*?)\n(.*?)\n```", PAGE, re.DOTALL)
 
 
+def test_every_weight_of_a_layer_is_named():
+    names = [name for name in layers.shapes() if not name.endswith("_bias")]
+    assert len(names) > 10
+    assert [name for name in names if f"`{name}`" not in PAGE] == []
+
+
 def test_commands_are_shown():
     assert len(SHOWN) >= 3
 

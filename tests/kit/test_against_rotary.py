@@ -70,8 +70,8 @@ def layer(
 
 
 HALF, WHOLE = (
-    "how much of a head rotary turns: A the whole; B half",
-    "frequencies of rotary: A of the part; B of the whole",
+    "part of a head that rotary turns: A the whole; B half",
+    "frequencies of rotary: A for the width of the part; B for the width of the head",
 )
 SCALED = "scaling of rotary: A none; B "
 CASES = {
@@ -79,13 +79,12 @@ CASES = {
     "part, counted by the head": ({"part": 0.5, "whole": True}, [HALF, WHOLE]),
     "a quarter, neighbours": (
         {"part": 0.25, "pairing": "neighbours"},
-        ["rotary: A turns the halves of a head against each other; B turns neighbours against each other",
-         "how much of a head rotary turns: A the whole; B a quarter"],
+        ["rotary: A pairs the halves; B pairs neighbours",
+         "part of a head that rotary turns: A the whole; B a quarter"],
     ),
     "split halves of the whole": (
         {"part": 0.5, "pairing": "half a head"},
-        ["rotary: A turns the halves of a head against each other; B turns a part, against what is half a head away",
-         HALF],
+        ["rotary: A pairs the halves; B pairs columns half a head apart", HALF],
     ),
     "base": ({"base": 5e5}, ["base of rotary: A 10000; B 500000"]),
     "a base that no list has": ({"base": 25000.0}, ["base of rotary: A 10000; B 25000"]),

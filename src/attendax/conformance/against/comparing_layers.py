@@ -17,8 +17,8 @@ from .remote import IMPORTS, import_line
 
 VALUE_WORDS: dict[str, dict[Any, str]] = {
     "rotary": {
-        "halves": "turns the halves of a head against each other", "neighbours": "turns neighbours against each other",
-        "halves of the whole": "turns a part, against what is half a head away",
+        "halves": "pairs the halves", "neighbours": "pairs neighbours",
+        "half a head apart": "pairs columns half a head apart",
     },
     "part": {1.0: "the whole", 0.5: "half", 0.25: "a quarter"},
 }  # fmt: skip
@@ -182,7 +182,7 @@ def _columns(a: CandidateLayer, b: CandidateLayer, rotary: bool) -> list[str]:
         lines.append("for name, y in (('query', q), ('key', k), ('value', v)):")
         lines.append(f"    params[f'{{name}}_{{kind}}'] = y{turned}.reshape({shape})")
     lines = [f"for kind in {kinds!r}:", *("    " + line for line in lines)]
-    one, other = (x.how["split"] if "qkv_kernel" not in x.reads else "head after head" for x in (a, b))
+    one, other = (x.how["split"] if "qkv_kernel" not in x.reads else "side by side" for x in (a, b))
     if one != other and "out_kernel" in a.reads:
         rows = f"params['out_kernel'].reshape({SPLITS[one][0]}, M).swapaxes(0, 1).reshape(M, M)"
         lines.append(f"params['out_kernel'] = {rows}")

@@ -34,12 +34,12 @@ SIZES = SEARCH, LayerSizes(1, 9, 16, 20, 2), LayerSizes(3, 4, 24, 40), LayerSize
 PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and where query, key and value are
     "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
-SPLITS = {"head after head": ("N, D", 0), "the heads in turn": ("D, N", 1)}
+SPLITS = {"side by side": ("N, D", 0), "every N-th": ("D, N", 1)}
 POSITIONS = "", *(f"the table from row {k}" for k in range(3)), "sines from 0", "sines from 1"
 OUT_IN = "(out, in)"  # kernels
 
 
-NORMS = "layer norm", "RMS norm", "RMS norm of 1 + scale", "layer norm by the deviation of N - 1"
+NORMS = "layer norm", "RMS norm", "RMS norm of 1 + scale", "layer norm by the sample deviation (M - 1)"
 ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {
     "GELU by erf": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
     "GELU by tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
@@ -60,19 +60,27 @@ class Axis(NamedTuple):
 OF_HEADS = "query_norm", "key_norm", "queries_norm", "keys_norm"
 LAYER_AXES = {
     "place": Axis(
-        ("before", "after", "before, the residual after", "before both at once", "before both at once, a norm each"),
+        (
+            "before",
+            "after",
+            "before, with a normed residual",
+            "before, in parallel",
+            "before, in parallel, a norm each",
+        ),
         "place of the norms and residuals",
     ),
     "norm": Axis(NORMS, "norm of the layer", ("norm",)),
     "eps": Axis((1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7), "eps of the norms", ("norm",)),
     "activation": Axis(tuple(ACTIVATIONS), "activation", ("up",)),
-    "gated": Axis(("the gate", "up"), "what the activation is of", ("gate",)),
+    "gated": Axis(("the gate", "up"), "input of the activation", ("gate",)),
     "packing": Axis(tuple(PACKINGS), "columns of qkv_kernel", ("qkv",)),
-    "split": Axis(tuple(SPLITS), "heads of a projection", ("query_kernel",)),
+    "split": Axis(tuple(SPLITS), "columns of a head", ("query_kernel",)),
     "kernels": Axis(("(in, out)", OUT_IN), "kernels"),
-    "rotary": Axis(("", "halves", "neighbours", "halves of the whole"), "rotary"),  # what is turned together
-    "part": Axis((1.0, 0.5, 0.25), "how much of a head rotary turns", ("rotary",)),
-    "frequencies": Axis(("of the part", "of the whole"), "frequencies of rotary", ("rotary",)),
+    "rotary": Axis(("", "halves", "neighbours", "half a head apart"), "rotary"),  # what is turned together
+    "part": Axis((1.0, 0.5, 0.25), "part of a head that rotary turns", ("rotary",)),
+    "frequencies": Axis(
+        ("for the width of the part", "for the width of the head"), "frequencies of rotary", ("rotary",)
+    ),
     "base": Axis((1e4, 5e5, 1e6), "base of rotary", ("rotary",)),
     "scaling": Axis(("", "linear", "NTK", "YaRN"), "scaling of rotary", ("rotary",)),  # by a factor
     "factor": Axis((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)),
@@ -133,7 +141,7 @@ def layer(params: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
 
     parts = [(1, _attention)] if {"query_kernel", "qkv_kernel"} & p.keys() else []
     parts += [(2, _mlp)] if "up_kernel" in p else []
-    if place.startswith("before both at once"):
+    if "in parallel" in place:
         normed = {1: norm(1, x), 2: norm(2 if place.endswith("each") else 1, x)}
         return np.asarray(x * residual + sum(run(p, normed[k], how, heads) for k, run in parts))
     for k, run in parts:
@@ -141,7 +149,7 @@ def layer(params: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
             x = norm(k, x * residual + run(p, x, how, heads))
         else:
             y = norm(k, x)
-            x = (y if place.endswith("after") else x) * residual + run(p, y, how, heads)
+            x = (y if place.endswith("residual") else x) * residual + run(p, y, how, heads)
     return x
 
 
@@ -174,7 +182,7 @@ def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
     def rows(name: str, axes: str) -> np.ndarray:
         return _linear(p, name, x, how).reshape(B, T, *(sizes[axis] for axis in axes.split(", ")))
 
-    axes, head = SPLITS["head after head" if "qkv_kernel" in p else how["split"]]
+    axes, head = SPLITS["side by side" if "qkv_kernel" in p else how["split"]]
     if "qkv_kernel" in p:
         packed, three = PACKINGS[how["packing"]]
         query, key, value = np.moveaxis(rows("qkv", packed), 2 + three, 0).swapaxes(2, 3)
@@ -216,7 +224,7 @@ def _rotated(x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
         return x
     speeds, larger = _frequencies(width, how["base"], how["scaling"], how["factor"], how["trained"])
     angles = np.arange(x.shape[-2])[:, None] * np.array(speeds[: R // 2])
-    start = D // 2 if how["rotary"] == "halves of the whole" else R // 2
+    start = D // 2 if how["rotary"] == "half a head apart" else R // 2
     places = slice(R // 2), slice(start, start + R // 2)
     if how["rotary"] == "neighbours":
         places = slice(0, R, 2), slice(1, R, 2)
