@@ -160,7 +160,6 @@ OF_THE_PAGE, OF_THE_SECTION = "All numbers of this page were measured on", "all 
 UNMEASURED = {  # sizes, limits and definitions, by page
     "against.md": "The time limit of a call is 60 seconds",
     "attention.md": "an array of 16,384 x 16,384 scores would take 4,096 MiB",
-    "check-a-model.md": "128 times the spacing of float32 numbers",
     "check-reference.md": "12 seconds by default, for JAX 24",
     "devices.md": "| n | t | ring | all_gather | ulysses |",  # arithmetic, below "Nothing here is measured"
     "laws/L8.md": "most 8 times the plain formula's",
