@@ -54,12 +54,13 @@ def placed(options, devices, order):
     return given, specs, rest
 
 
-def attend_by(devices, strategy, order, specs, rest, T, *, check_vma=True, attend=sharding.attention):
+def attend_by(devices, strategy, order, specs, rest, T, *, check_vma=True):
     """``attention`` of whole arrays in the order of the devices, by ``shard_map``."""
 
     def here(query, key, value, positions, given):
         where = {} if order == "in order" else {"positions": positions}
-        return attend(query, key, value, axis_name="seq", strategy=strategy, return_lse=True, **where, **given, **rest)
+        where |= {"axis_name": "seq", "strategy": strategy, "return_lse": True}
+        return sharding.attention(query, key, value, **where, **given, **rest)
 
     in_specs = TOKENS, TOKENS, TOKENS, P("seq"), specs
     outs = TOKENS, TOKENS
