@@ -29,9 +29,7 @@ class LawTests(SphinxDirective):
                 rows.append(f'<tr><th scope="row">{escape(words.replace("`", ""))}</th><td>{cell}</td></tr>')
         count = len({(test.file, test.name) for test in TESTS if test.law == law})
         table = f'<div class="wide"><table class="matrix">{"".join(rows)}</table></div>'
-        how = (
-            "<p>To run one: <code>pytest -m &quot;&quot; -k NAME</code>. A test in several rows runs each of them.</p>"
-        )
+        how = "<p>To run one: <code>pytest -m &quot;&quot; -k NAME</code>. If it is in several rows, this runs all.</p>"
         text = f"<details><summary>How it is tested: {count} tests</summary>{how}{table}</details>"
         return [nodes.raw("", text, format="html")]
 
