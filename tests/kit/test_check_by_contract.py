@@ -205,7 +205,7 @@ def test_no_verdict_before_a_form_is_found(here, capsys):
     status, said = run(capsys, "squared")
     assert status == 1
     assert "No case was judged" in said
-    assert "mine:squared: no formula that is known gives its plain call" in said
+    assert "mine:squared: no known formula gives its result without options" in said
     assert "nearest: query, key, value as (B, T, N, D)" in said
 
 

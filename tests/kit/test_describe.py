@@ -175,7 +175,7 @@ def no_arrays(text):
 
 
 def sloped(q, k, v):
-    """(B, T, N, D), of no formula that is known."""
+    """(B, T, N, D), of no known formula."""
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     scores = scores - 0.05 * abs(np.arange(q.shape[2])[:, None] - np.arange(k.shape[2]))
@@ -192,7 +192,7 @@ def test_one_clear_message():
 
 def test_the_nearest_form_is_told():
     said = refused(sloped, seconds=3.0)
-    assert "no formula that is known gives its plain call" in said
+    assert "no known formula gives its result without options" in said
     assert "nearest: query, key, value as (B, T, N, D) with scale 1" in said
 
 

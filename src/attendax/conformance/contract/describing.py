@@ -36,7 +36,7 @@ class OutOfTime(Exception):
 
 
 class NoFormula(Refusal):
-    """No formula that is known gives its plain call."""
+    """No known formula gives its result without options."""
 
     path = ""  # of the function
     layout = ""  # of the nearest form
@@ -96,7 +96,7 @@ class Describer(Describing):
             if self._draws():
                 said = "two equal calls give different results: switch off what it draws at random"
                 raise Refusal(f"{self.fn.path}: {said}")
-            no = NoFormula(f"{self.fn.path}: no formula that is known gives its plain call{more}; {nearest}{NEXT}")
+            no = NoFormula(f"{self.fn.path}: no known formula gives its result without options{more}; {nearest}{NEXT}")
             no.path, no.layout = self.fn.path, layout
             raise no
         taken = {x for k, option in form.options.items() for x in (option if k == "segments" else option[:1])}

@@ -108,7 +108,7 @@ class Understood(NamedTuple):
         """The report with its defects as causes, what is unsettled, and how it is called if not by the protocol."""
         if not (contract := self.contract):
             some = [x for x in (settled.file, *map("=".join, settled.pins.items())) if x]
-            said = "no formula that is known gives its results, so it was not compared with {}"
+            said = "no known formula gives its results, so it was not compared with {}"
             return report._replace(unsettled=(said.format(", ".join(some)),)) if some else report
         meanings = list(contract.meanings())
         for x in meanings:
