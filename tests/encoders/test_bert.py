@@ -171,12 +171,6 @@ class TestLoadBert:
         stored = tensors["encoder.layer.1.output.dense.weight"]
         np.testing.assert_array_equal(params.blocks[1].W2.T, stored.astype(np.float32))
 
-    def test_integer_weights_are_refused(self, tmp_path):
-        tensors = small_bert.random_tensors() | {"embeddings.LayerNorm.bias": np.zeros(6, np.int8)}
-        small_bert.write_checkpoint(tmp_path, tensors=tensors)
-        with pytest.raises(ValueError, match=r"^load_bert: tensor embeddings.LayerNorm.bias has dtype I8, supported"):
-            load_bert(tmp_path)
-
     @pytest.mark.parametrize(
         ("theirs", "ours"),
         [("gelu", "gelu"), ("relu", "relu"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")],
@@ -196,13 +190,10 @@ class TestLoadBert:
             ({"position_embedding_type": "rotary"}, NotImplementedError, "position_embedding_type='rotary'"),
             ({"is_decoder": True}, NotImplementedError, "is_decoder=True"),
             ({"hidden_size": 8}, ValueError, "hidden_size=8, which num_attention_heads=3 does not divide"),
-            ({"hidden_size": "6"}, ValueError, "config.json has hidden_size='6', expected an integer"),
             ({"num_hidden_layers": True}, ValueError, "config.json has num_hidden_layers=True, expected an integer"),
             ({"hidden_act": ["gelu"]}, ValueError, r"config.json has hidden_act=\['gelu'\], expected a string"),
             ({"hidden_act": None}, ValueError, "config.json has hidden_act=None, expected a string"),
-            ({"layer_norm_eps": "1"}, ValueError, "config.json has layer_norm_eps='1', expected a number"),
             ({"num_hidden_layers": 1}, ValueError, "does not have: encoder.layer.1.* and 12 more"),
-            ({"num_hidden_layers": 3}, ValueError, "num_hidden_layers=3, but model.safetensors holds 2 layers"),
         ],
     )
     def test_refuses_a_config(self, tmp_path, change, error, message):

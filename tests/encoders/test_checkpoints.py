@@ -158,38 +158,24 @@ class TestModernBert:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of transformers and torch
-class TestTransformers:
-    """The published implementations, on random weights, as they write them."""
-
-    def test_modernbert(self, tmp_path):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
-        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-        settings = {name: value for name, value in SIZES.items() if name != "model_type"} | {"pad_token_id": 0}
-        settings |= {"initializer_range": 0.4, "_attn_implementation": "eager"}
-        self.compare(
-            tmp_path, torch, transformers.ModernBertModel(transformers.ModernBertConfig(**settings)), load_modernbert
-        )
-
-    def test_bert(self, tmp_path):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
-        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-        settings = {name: SIZES[name] for name in SIZES if name not in ("model_type", "local_attention")}
-        config = transformers.BertConfig(**settings, initializer_range=0.4, _attn_implementation="eager")
-        self.compare(tmp_path, torch, transformers.BertModel(config), load_bert)
-
-    def compare(self, tmp_path, torch, model, load):
-        ids = np.random.default_rng(0).integers(1, 17, (2, 9))
-        mask = np.arange(9) < np.array([[9], [6]])
-        model.eval()
-        with torch.no_grad():
-            wanted = model(torch.tensor(ids), attention_mask=torch.tensor(mask).long()).last_hidden_state.numpy()
-        model.save_pretrained(tmp_path)
-        params, config = load(tmp_path)
-        for found in (
-            encode(ids, params, config=config, mask=mask, twin=spec),
-            encode(ids, params, config=config, mask=mask),
-        ):
-            np.testing.assert_allclose(found[mask], wanted[mask], rtol=1e-5, atol=1e-5)
+def test_bert_of_transformers(tmp_path):
+    """The published implementation, on random weights, as it writes them; ModernBERT is in test_saved_models.py."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    settings = {name: SIZES[name] for name in SIZES if name not in ("model_type", "local_attention")}
+    model = transformers.BertModel(
+        transformers.BertConfig(**settings, initializer_range=0.4, _attn_implementation="eager")
+    )
+    ids = np.random.default_rng(0).integers(1, 17, (2, 9))
+    mask = np.arange(9) < np.array([[9], [6]])
+    model.eval()
+    with torch.no_grad():
+        wanted = model(torch.tensor(ids), attention_mask=torch.tensor(mask).long()).last_hidden_state.numpy()
+    model.save_pretrained(tmp_path)
+    params, config = load_bert(tmp_path)
+    for twin in (ops, spec):
+        found = encode(ids, params, config=config, mask=mask, twin=twin)
+        np.testing.assert_allclose(found[mask], wanted[mask], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch: of how its own fast path is switched off
