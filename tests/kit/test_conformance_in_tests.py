@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attendax.conformance import CASES, Verdict, assert_conforms
+from dying import right
 from libraries import implementation
 from places import SOURCE
 from planted import by_law
@@ -29,12 +30,6 @@ def right(query, key, value, *, scale=None):
 def wrong(query, key, value, *, mask=None, is_causal=False):
     return right(query, key, value)
 """
-
-
-def right(query, key, value, *, scale=None):
-    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
 
 
 def turned(q, k, v, causal=False, sm_scale=None):

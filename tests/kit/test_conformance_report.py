@@ -13,6 +13,7 @@ from attendax.conformance import CASES, Finding, Outcome, Report, Verdict
 from attendax.conformance.report.markdown import markdown
 from attendax.conformance.report.outcomes import Cause, Harm, times
 from attendax.conformance.report.summary import terminal
+from dying import right
 from places import ROOT
 from planted import by_law
 from stated import check
@@ -29,12 +30,6 @@ BY_NAME = {case.name: case for case in CASES}
 def outcome(name, verdict=Verdict.OK, message="", **finding):
     found = Finding(verdict, message, **finding)
     return Outcome(BY_NAME[name], found, 0.25, SCRIPT if verdict.fails else "")
-
-
-def right(query, key, value, *, scale=None):
-    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
 
 
 @pytest.fixture
