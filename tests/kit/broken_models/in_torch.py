@@ -177,58 +177,46 @@ class CausalUnlessMasked(Decoder):
         return super().visible(positions, mask, segment_ids)
 
 
-class BiasInPlaceOfMask(Attention):
+class BiasInPlaceOfMask(Decoder):
     """One of two kernels is given a learned bias where it should be given the bias and the mask."""
 
-    def weigh(self, query, key, value, visible):
-        bias = value.mean(-1)[:, :, None, :]
-        if torch.is_grad_enabled():
-            bias = bias.masked_fill(~visible[:, None], -torch.inf)
-        return F.scaled_dot_product_attention(query, key, value, bias.expand(*query.shape[:3], -1))
+    class attention(Attention):
+        def weigh(self, query, key, value, visible):
+            bias = value.mean(-1)[:, :, None, :]
+            if torch.is_grad_enabled():
+                bias = bias.masked_fill(~visible[:, None], -torch.inf)
+            return F.scaled_dot_product_attention(query, key, value, bias.expand(*query.shape[:3], -1))
 
 
-class BiasInPlaceOfMaskModel(Decoder):
-    attention = BiasInPlaceOfMask
-
-
-class SoftmaxOverQueries(Attention):
+class SoftmaxOverQueries(Decoder):
     """The weights of a key add up to one, not those of a query."""
 
-    def weigh(self, query, key, value, visible):
-        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-        return scores.masked_fill(~visible[:, None], -1e9).softmax(-2) @ value
+    class attention(Attention):
+        def weigh(self, query, key, value, visible):
+            scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+            return scores.masked_fill(~visible[:, None], -1e9).softmax(-2) @ value
 
 
-class SoftmaxOverQueriesModel(Decoder):
-    attention = SoftmaxOverQueries
-
-
-class MergedWithoutTranspose(Attention):
+class MergedWithoutTranspose(Decoder):
     """Heads and positions are put side by side as they lie."""
 
-    def merged(self, x):
-        return x.reshape(x.shape[0], x.shape[2], WIDTH)
+    class attention(Attention):
+        def merged(self, x):
+            return x.reshape(x.shape[0], x.shape[2], WIDTH)
 
 
-class MergedWithoutTransposeModel(Decoder):
-    attention = MergedWithoutTranspose
-
-
-class MergedAcrossBatch(Attention):
+class MergedAcrossBatch(Encoder):
     """The axes of heads and batch are taken for each other when heads are merged."""
 
-    def merged(self, x):
-        return (
-            x.transpose(0, 1)
-            .reshape(HEADS, x.shape[0], x.shape[2], -1)
-            .permute(2, 1, 0, 3)
-            .reshape(x.shape[2], x.shape[0], WIDTH)
-            .reshape(x.shape[0], x.shape[2], WIDTH)
-        )
-
-
-class MergedAcrossBatchModel(Encoder):
-    attention = MergedAcrossBatch
+    class attention(Attention):
+        def merged(self, x):
+            return (
+                x.transpose(0, 1)
+                .reshape(HEADS, x.shape[0], x.shape[2], -1)
+                .permute(2, 1, 0, 3)
+                .reshape(x.shape[2], x.shape[0], WIDTH)
+                .reshape(x.shape[0], x.shape[2], WIDTH)
+            )
 
 
 class BatchTakenForTime(nn.Module):
@@ -245,23 +233,25 @@ class BatchTakenForTime(nn.Module):
         return self.head(x + self.attention(x, x, x)[0])
 
 
+class Filled(Attention):
+    """Scores that are masked are a number."""
+
+    low = -10000
+
+    def weigh(self, query, key, value, visible):
+        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+        return scores.masked_fill(~visible[:, None], self.low).softmax(-1) @ value
+
+
 class MaskOfQueries(Encoder):
     """The padding mask stands on the axis of queries, and padding is a low number, not -inf."""
+
+    attention = Filled
 
     def visible(self, positions, mask, segment_ids):
         if mask is None:
             return super().visible(positions, mask, segment_ids)
         return mask[:, :, None].expand(-1, -1, mask.shape[1])
-
-
-class FiniteMask(Attention):
-    def weigh(self, query, key, value, visible):
-        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-        return scores.masked_fill(~visible[:, None], -10000).softmax(-1) @ value
-
-
-class MaskOfQueriesModel(MaskOfQueries):
-    attention = FiniteMask
 
 
 class MaskInverted(Encoder):
@@ -274,19 +264,12 @@ class MaskInverted(Encoder):
 class EmptyRowsAreNaN(Decoder):
     """Padding on the left sees no key: softmax of nothing, and the next layer multiplies it by 0."""
 
+    class attention(Filled):
+        low = -torch.inf
+
     def visible(self, positions, mask, segment_ids):
         visible = super().visible(positions, None, segment_ids)
         return visible if mask is None else visible & mask[:, None, :]
-
-
-class NaNSoftmax(Attention):
-    def weigh(self, query, key, value, visible):
-        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-        return scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1) @ value
-
-
-class EmptyRowsAreNaNModel(EmptyRowsAreNaN):
-    attention = NaNSoftmax
 
 
 class PositionsCountPadding(Decoder):
@@ -538,17 +521,17 @@ CACHED = {
 BROKEN = [
     Entry("causal only beside a mask", CausalOnlyBesideAMask, DECODER, "future", "facebookresearch/xformers#103"),
     Entry("causal unless masked", CausalUnlessMasked, DECODER, "future", "huggingface/transformers#41966"),
-    Entry("a bias in place of the mask", BiasInPlaceOfMaskModel, DECODER, "future", "huggingface/transformers#48748"),
-    Entry("softmax over queries", SoftmaxOverQueriesModel, DECODER, "future",
+    Entry("a bias in place of the mask", BiasInPlaceOfMask, DECODER, "future", "huggingface/transformers#48748"),
+    Entry("softmax over queries", SoftmaxOverQueries, DECODER, "future",
           "labmlai/annotated_deep_learning_paper_implementations#146"),
-    Entry("merged without transpose", MergedWithoutTransposeModel, DECODER, "future",
+    Entry("merged without transpose", MergedWithoutTranspose, DECODER, "future",
           "jsbaan/transformer-from-scratch#6"),
-    Entry("merged across the batch", MergedAcrossBatchModel, ENCODER, "batch",
+    Entry("merged across the batch", MergedAcrossBatch, ENCODER, "batch",
           "gazelle93/Transformer-Various-Positional-Encoding#1"),
     Entry("batch taken for time", BatchTakenForTime, ENCODER | {"layers": 1}, "batch", "aipixel/AEMatter#3"),
-    Entry("mask of queries", MaskOfQueriesModel, ENCODER, "padding", "hyunwoongko/transformer#40"),
+    Entry("mask of queries", MaskOfQueries, ENCODER, "padding", "hyunwoongko/transformer#40"),
     Entry("mask inverted", MaskInverted, ENCODER, "padding", "InseeFrLab/torchTextClassifiers#92"),
-    Entry("empty rows are NaN", EmptyRowsAreNaNModel, DECODER, "padding", "unslothai/unsloth#9848"),
+    Entry("empty rows are NaN", EmptyRowsAreNaN, DECODER, "padding", "unslothai/unsloth#9848"),
     Entry("positions count padding", PositionsCountPadding,
           of_tokens(causal=True, positions="absolute", claims=["own positions"]), "padding", "ndif-team/nnsight#673"),
     Entry("padding is pooled", PoolsPadding, ENCODER, "padding", "jsboige/CoursIA#15045"),
