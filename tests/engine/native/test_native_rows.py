@@ -7,7 +7,6 @@ import sys
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -134,17 +133,6 @@ def test_a_row_does_not_depend_on_other_queries_nor_on_keys_behind(sizes, option
         same_bits(call.take(t=slice(a, b), s=s)[:3], wanted, f"queries {a} to {b} beside keys to {s.stop}")
 
 
-@pytest.mark.parametrize("sizes", ["groups", "no whole vectors"])
-def test_dropout_goes_by_position(sizes):
-    """The first queries alone, the first entries, fewer keys: what is dropped stays, and so do the bits."""
-    call = Part(SIZES[sizes], "dropout")
-    whole, T = call.take()[:3], call.z.T // 2
-    same_bits(
-        call.take(t=slice(0, T), s=slice(0, T + call.behind))[:3], [x[:, :, :T] for x in whole], "half the queries"
-    )
-    same_bits(call.take(t=slice(0, 1))[:3], [x[:, :, :1] for x in whole], "one query")
-
-
 @pytest.mark.sample(6)
 @every
 @pytest.mark.parametrize("sizes", SIZES)
@@ -207,17 +195,6 @@ def test_eager_jit_vmap_and_leading_axes_are_the_same_bits(sizes, option):
     same_bits([x[0] for x in pulled(*(x[None] for x in given))], wanted, "one more leading axis")
 
 
-@pytest.mark.parametrize("dtype", [np.float64, jnp.bfloat16, jnp.float16], ids=["float64", "bfloat16", "float16"])
-def test_other_dtypes(dtype):
-    for sizes in ("folded", "several chunks"):
-        call = Part(SIZES[sizes]._replace(B=2), "plain", dtype)
-        call.dlse = call.dlse.astype(np.float64 if dtype == np.float64 else np.float32)
-        whole = call.take()
-        same_bits(call.take(b=slice(1, 2)), [x[1:2] for x in whole], "batch")
-        a, b = (7, 30) if sizes == "folded" else (call.z.T - 1, call.z.T)
-        same_bits(call.take(t=slice(a, b))[:3], [x[:, :, a:b] for x in whole[:3]], f"queries {a} to {b}")
-
-
 def test_other_queries_that_are_not_finite_do_not_matter():
     """A block with a NaN is computed with care; its other rows keep their bits, and keys that they do not see."""
     call = Part(SIZES["groups"], "plain")
@@ -277,67 +254,12 @@ def test_sixty_four_threads_call_at_once():
     assert not failures, failures[0]
 
 
-BITS = """
-import os, sys
-sys.path.insert(0, "tests/engine/native")
-if "ONE_CORE" in os.environ:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-import jax, numpy as np
-jax.config.update("jax_enable_x64", True)
-from test_native_rows import SIZES, Part
-from attendax.kernels import native
-print(native.library().isa)
-import hashlib
-for name, option in (("several chunks", "plain"), ("groups", "dropout")):
-    found = Part(SIZES[name], option).take()
-    print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in found)).hexdigest())
-"""
-
-
 def in_a_process(code, **environment):
     """The lines that a Python program prints."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no cores can be chosen here")
-def test_one_core_and_all_cores_are_the_same_bits():
-    one, many = in_a_process(BITS, ONE_CORE="1"), in_a_process(BITS)
-    assert one == many
-    assert len(set(many)) == 3
-
-
-DEVICES = """
-import sys
-sys.path.insert(0, "tests/engine/native")
-import functools
-import jax, numpy as np
-from jax.sharding import Mesh, PartitionSpec as P
-from native_calls import Sizes, arrays, same_bits
-from attendax import attention, masks
-call = functools.partial(attention, mask=masks.causal(20), implementation="native", return_lse=True)
-given = arrays(Sizes(8, 4, 2, 70, 130, 16, 16), np.float32)
-
-def pulled(*given):
-    results, pull_back = jax.vjp(call, *given)
-    return *results, *pull_back(jax.tree.map(jax.numpy.ones_like, results))
-
-assert len(jax.devices()) == 8
-mesh = Mesh(np.array(jax.devices()), ("x",))
-over = getattr(jax, "shard_map", None)
-divided = jax.jit(over(pulled, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
-assert "attendax_backward" in divided.lower(*given).as_text()
-wanted = jax.jit(pulled)(*given)
-for _ in range(20):
-    same_bits(divided(*given), wanted, "eight devices")
-print("ok")
-"""
-
-
-def test_eight_devices_are_the_same_bits():
-    assert in_a_process(DEVICES, XLA_FLAGS="--xla_force_host_platform_device_count=8") == ["ok"]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 7])

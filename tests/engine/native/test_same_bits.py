@@ -1,6 +1,7 @@
 """L15 of layers: by the library a token's products have the same bits whatever tokens are beside it."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -110,18 +111,24 @@ if "ONE_CORE" in os.environ:
 import hashlib
 import numpy as np
 import test_same_bits as here
+from test_native_rows import SIZES, Part
 for name in here.WEIGHTS:
     found = [np.asarray(run(x[:rows])) for run, x, _ in here.both(name, np.float32) for rows in (1, 3, here.ROWS)]
     print(hashlib.sha256(b"".join(x.tobytes() for x in found)).hexdigest())
 for found in (here.layer(here.tokens(4, 40)), here.encoded(here.ids(4, 40), None)):
     print(hashlib.sha256(np.asarray(found).tobytes()).hexdigest())
+for name, option in (("several chunks", "plain"), ("groups", "dropout")):
+    found = Part(SIZES[name], option).take()
+    print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in found)).hexdigest())
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no cores can be chosen here")
 def test_one_core_and_all_cores_are_the_same_bits():
+    """Products, layers, and attention with its gradients."""
     one, many = in_a_process(CORES, ONE_CORE="1"), in_a_process(CORES)
     assert one == many
-    assert len(set(many)) == len(WEIGHTS) + 2
+    assert len(set(many)) == len(WEIGHTS) + 4
 
 
 DEVICES = """
