@@ -85,10 +85,10 @@ def test_the_sizes_on_the_page_are_those_of_the_source():
     assert limits == (program.MOST_LEAD, program.MOST_OPS, program.MOST_DEPTH, program.MOST_MODIFIERS)
     said = {
         "kBlockRows": "at most {} queries",
-        "kTileKeys": "multiples of {}",
-        "kChunkKeys": "divided into parts of {}",
-        "kChunkQueries": "takes {} queries",
-        "kSuperKeys": "the keys, {} at a time",
+        "kTileKeys": "tiles of {} keys",
+        "kChunkKeys": "parts of {} keys",
+        "kChunkQueries": "tasks of {} queries",
+        "kSuperKeys": "the keys, {} keys at a time",
         "kMaxMaskOps": "more than {} steps",
     }
     assert [words for name, words in said.items() if words.format(f"{sizes[name]:,}") not in SIZES] == []

@@ -365,7 +365,7 @@ TABLE: dict[str, Axis] = {
         "0": Line("0.0", "a query without any key gets 0", EXPECT),
         "the mean of the values": Line("v.sum(-2, keepdims=True) / max(S, 1)",
             "a query without any key gets the mean of the values", EXPECT, CONVENTION,
-            "masked scores are a finite number, as in jax.nn.dot_product_attention"),
+            "masking writes a finite number, as in jax.nn.dot_product_attention"),
         SEES_ALL: Line("softmax(without('mask')) @ v", "a query without any key sees all keys", "", CONVENTION,
             "a finite number is added where masked, as in BERT, modeling.py"),
         "NaN": Line("np.nan", "a query without any key gets NaN", EXPECT, CONVENTION,
