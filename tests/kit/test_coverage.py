@@ -37,7 +37,7 @@ class TestWhatIsSaid:
         few = FEW | {"only": [*FEW["only"], "gradient: one"]}
         report = check(without_lse, **few, backward=right_attention.backward)
         said = str(report.coverage)
-        assert said.startswith("4 gradients are right. Not judged: ")
+        assert re.match(r"4 gradients are right\. \d+ more cases were not judged: ", said)
         assert "9 masks (refused with 'no masks, please')" in said
         assert re.search(r"log-sum-exp[^(]* \(the function has no such option\)", said)
         assert str(report).endswith(said)
@@ -146,7 +146,7 @@ class TestGradients:
 
         report = check(forward_only, arrays="jax", only=["plain"], level="gradient")
         assert report.ok
-        assert re.search(r"Not judged: 2 gradients", str(report))
+        assert re.search(r" more cases were not judged: 2 gradients", str(report))
 
     def test_the_forward_alone_asks_for_no_gradient(self):
         assert check(with_rule(KeyError("x")), arrays="jax", only=["plain"], level="forward").ok

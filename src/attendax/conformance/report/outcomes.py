@@ -203,11 +203,14 @@ class Coverage(NamedTuple):
         first = " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
         are = "is" if [right if fails else n for _, n, right in numbers] == [1] else "are"
         parts = [f"{first} {are} right."] if first else []
-        parts += [f"Not judged: {self._not_judged()}."] if self.left else []
+        parts += [f"{self._not_judged()}."] if self.left else []
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
 
     def _not_judged(self) -> str:
-        """Kinds by reason: "24 masks (the function has no such option); 3 windows (the call raises ValueError)"."""
+        """The cases that were not judged, their kinds by reason.
+
+        "27 more cases were not judged: 24 masks (the function has no such option); 3 windows (raises ValueError)"
+        """
         by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
         for (reason, kind), number in self.left.items():
             by_reason[reason].append((kind, number))
@@ -218,7 +221,9 @@ class Coverage(NamedTuple):
             rest = sum(n for _, n in counts[MOST_KINDS:])
             told.append(f"{', '.join([*named, *[f'{rest} others'] * bool(rest)])} ({reason})")
         rest = sum(n for _, counts in ordered[MOST_REASONS:] for _, n in counts)
-        return "; ".join([*told, *[f"other reasons ({rest})"] * bool(rest)])
+        number, more = sum(self.left.values()), "more " * bool(self.judged)
+        cases = f"{number} {more}case was" if number == 1 else f"{number} {more}cases were"
+        return f"{cases} not judged: {'; '.join([*told, *[f'other reasons ({rest})'] * bool(rest)])}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""

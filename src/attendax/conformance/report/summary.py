@@ -171,11 +171,11 @@ def _told(cause: Cause, report: Outcomes) -> str:
     number, shown = len(cause.cases), f"{cause.cases[0]!r}{law}"
     told = f"{number_of(number, 'case')}, such as {shown}" if number > 1 else shown
     if cause.tried:
-        same = f"correct attention plus this mistake gives the function's {'results' if number > 1 else 'result'}"
-        if (rest := number - cause.tried) <= 0:
-            return f"{told}. {same.capitalize()}."
-        others = f"other {rest}" if rest > 1 else "other"
-        return f"{told}. In {cause.tried} of them, {same}; the mistake may also explain the {others}."
+        results, rest = "results" if number > 1 else "result", number - cause.tried
+        which = f" in {cause.tried}" if rest > 0 else ""
+        other = f" Not confirmed in the other{f' {rest}' if rest > 1 else ''}."
+        got = f"check made this mistake in correct attention and got the function's {results}"
+        return f"{told}. Confirmed{which}: {got}.{other if rest > 0 else ''}"
     least = ". The cases may have several causes." * (cause.least and number > 1)
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():
