@@ -338,6 +338,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "padding_alone": "hide padding", "repeats_tiled": "tiled", "keys_reshaped": "instead of transposed",
     "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
     "weights_scaled": "1/√(N·D)", "texts_heads": "by a reshape without a transpose",
+    "queries_padded": "hide queries",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
@@ -362,6 +363,10 @@ OPEN = {
     "kept_mask": "a call changes what later calls give",
     "local": "window_size is not understood: it changes nothing, unless",
     "paddle": "a mask of 0 and 1 hides",
+    "core": "causal is left out if a mask is given",
+    "unless_masked": "causal is left out if a mask is given",
+    "biased_instead": "causal is left out if a mask or a bias is given",
+    "slopes_scaled": "slopes is not understood: ALiBi",
     "huge_drops": "atten_mask is not understood: no known meaning gives its effect",
 }
 QUICK = ("in_numpy:llama_tile", "in_torch:flash", "in_torch:annotated_turned", "in_numpy:onehead_turned")

@@ -596,10 +596,20 @@ class Attends:
         return weights / weights.sum(-1, keepdims=True) @ v
 
 
-def test_a_class_is_refused_with_the_path_of_an_object():
-    with pytest.raises(Refusal, match=r"Attends is a class, expected .* an object of it: 'test_describe:Attends\(\)'"):
-        described(Attends)
-    assert described(Attends()).form.layout == "BNTD"
+class Scaled(Attends):
+    def __init__(self, scale):
+        self.scale = scale
+
+
+def test_a_class_stands_for_a_new_object_unless_that_needs_arguments():
+    assert [described(x).form.layout for x in (Attends, Attends())] == ["BNTD"] * 2
+    assert described("test_describe:Attends").path == "test_describe:Attends()"
+    report = check("test_describe:Attends", only=["plain"], level="forward", seed=0)
+    assert (report.name, report.failures) == ("test_describe:Attends()", ())
+    with pytest.raises(
+        Refusal, match="Scaled is a class, expected a function, such as one that calls an object, which"
+    ):
+        described(Scaled)
 
 
 def test_a_bias_that_needs_all_of_its_axes_is_given_them():

@@ -126,6 +126,34 @@ def local_if_causal(q, k, v, causal=False, window=None, scale=None):
     return jax.nn.softmax(jnp.where(seen, s, -1e9) if causal else s) @ v
 
 
+def heads_first(q, k, v, lengths=None, causal=False):
+    """(N, B, T, D), as of vmap over the heads of one text: the lengths tell the axes apart."""
+    s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    T, S = s.shape[-2:]
+    seen = jnp.tri(T, S, S - T, dtype=bool) if causal else jnp.ones((T, S), bool)
+    if lengths is not None:
+        seen = seen & (jnp.arange(S) < lengths[:, None, None])
+    return jax.nn.softmax(jnp.where(seen, s, -1e9)) @ v
+
+
+def unless_masked(query_proj, key_proj, value_proj, attn_mask=None):
+    """Gemma 2 in Flax, (B, T, N, D): causal, unless a mask (B, T, S) is given."""
+    B, T, N, D = query_proj.shape
+    S, G = key_proj.shape[1:3]
+    q = query_proj.reshape(B, T, G, N // G, D) * D**-0.5
+    s = jnp.einsum("btghd,bsgd->btghs", q, key_proj)
+    attn_mask = jnp.tri(T, S, S - T, dtype=bool)[None] if attn_mask is None else attn_mask
+    p = jax.nn.softmax(jnp.where(attn_mask[:, :, None, None], s, -2.3819763e38))
+    return jnp.einsum("btghs,bsgd->btghd", p, value_proj).reshape(B, T, N, -1)
+
+
+def biased_instead(q, v, k, attn_bias=None):
+    """Mesh Transformer, (T, N, D), value before key: causal unless a bias is given."""
+    s = jnp.einsum("tnd,snd->nts", q, k) / q.shape[-1] ** 0.5
+    s = s + (-1e10 * (1.0 - jnp.tri(len(q))) if attn_bias is None else attn_bias)
+    return jnp.einsum("nts,snd->tnd", jax.nn.softmax(s), v).reshape(-1, q.shape[1] * q.shape[2])
+
+
 variants(globals(), _jaxnn, "ahead", "tiled", "short")
 variants(globals(), _flax, "unscaled")
 variants(globals(), _keras, "strict")

@@ -480,3 +480,8 @@ def merged(q, k, v, n_head=1, causal=False):
     hides = (1 - np.tri(len(q), len(k), dtype=q.dtype)) * -1e10 if causal else 0
     heads = zip(*(np.split(x, n_head, axis=-1) for x in (q, k, v)), strict=True)
     return np.hstack([softmax(a @ b.T / np.sqrt(a.shape[-1]) + hides) @ c for a, b, c in heads])
+
+
+def switched(Q, K, V, scale=True):
+    """numpy-ml: the scale is a switch."""
+    return softmax(Q @ K.swapaxes(-1, -2) * (1 / np.sqrt(Q.shape[-1]) if scale else 1)) @ V

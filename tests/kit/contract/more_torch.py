@@ -310,3 +310,57 @@ def global_tokens(q, k, v, attention_mask=None, autoregressive=False):
     if attention_mask is not None:
         s = s.masked_fill((attention_mask < 0)[:, None, None], -math.inf)
     return s.softmax(-1) @ v
+
+
+class Core(torch.nn.Module):
+    """ChatGLM2, (T, B, N, D): without a mask it is causal if there are as many queries as keys. True drops."""
+
+    def forward(self, query_layer, key_layer, value_layer, attention_mask=None):
+        s = torch.einsum("tbnd,sbnd->bnts", query_layer, key_layer) / math.sqrt(query_layer.shape[-1])
+        if attention_mask is None and s.shape[-2] == s.shape[-1]:
+            attention_mask = torch.ones(s.shape[-2:], dtype=torch.bool).triu(1)
+        s = s if attention_mask is None else s.masked_fill(attention_mask, -math.inf)
+        return torch.einsum("bnts,sbnd->tbnd", s.softmax(-1), value_layer).flatten(2)
+
+
+core = Core()
+
+
+def configured(config, query_layer, key_layer, value_layer, attention_mask=None, output_attentions=False):
+    """BERT, (B, T, N·D): the number of heads is in a config."""
+    n = config.num_attention_heads
+    q, k, v = (x.unflatten(-1, (n, -1)).transpose(1, 2) for x in (query_layer, key_layer, value_layer))
+    s = q @ k.mT / math.sqrt(config.hidden_size // n)
+    if attention_mask is not None:
+        s = s + (1.0 - attention_mask[:, None, None, :].to(s.dtype)) * torch.finfo(s.dtype).min
+    p = s.softmax(-1)
+    out = (p @ v).transpose(1, 2).reshape(*query_layer.shape[:2], config.hidden_size)
+    return (out, p) if output_attentions else (out,)
+
+
+def slopes_required(q, k, v, slopes, causal=True):
+    """ALiBi, (B, T, N, D), with slopes that must be given."""
+    s = torch.einsum("btnd,bsnd->bnts", q, k) / math.sqrt(q.shape[-1])
+    T, S = s.shape[-2:]
+    behind = torch.arange(T)[:, None] + S - T - torch.arange(S)
+    s = s - behind.abs() * slopes.view(-1, 1, 1)
+    s = s.masked_fill(behind < 0, -math.inf) if causal else s
+    return torch.einsum("bnts,bsnd->btnd", s.softmax(-1), v)
+
+
+def slopes_scaled(q, k, v, slopes):
+    """ALiBi that is added before the scale."""
+    s = torch.einsum("btnd,bsnd->bnts", q, k)
+    T, S = s.shape[-2:]
+    s = s - (torch.arange(T)[:, None] + S - T - torch.arange(S)).abs() * slopes.view(-1, 1, 1)
+    return torch.einsum("bnts,bsnd->btnd", (s / math.sqrt(q.shape[-1])).softmax(-1), v)
+
+
+def queries_padded(q, k, v, n_head, src_lens=None):
+    """FastSpeech, (B, T, N·D): the mask of padding is on the axis of queries."""
+    q, k, v = (x.unflatten(-1, (n_head, -1)).transpose(1, 2) for x in (q, k, v))
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    if src_lens is not None:
+        padding = torch.arange(s.shape[-1]) >= src_lens[:, None]
+        s = s.masked_fill(padding[:, None, :, None].expand(-1, -1, -1, s.shape[-1]), -1e9)
+    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)

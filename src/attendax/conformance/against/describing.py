@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..conventions.table import (
+    ADDED_INSTEAD,
     DECLARED,
+    EQUAL_LENGTHS,
     IGNORED,
     INSTEAD,
     NOT_GIVEN,
@@ -80,6 +82,7 @@ BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the r
 IN_INFERENCE = "acts in inference as well"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
 HIDING = "mask", "key_lengths", "segments", "window"  # options that hide keys, and may hide none
+INSTEAD_OF = {"mask": INSTEAD, "bias": ADDED_INSTEAD}  # options that may take the place of causal
 SCORE_STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
 
@@ -345,16 +348,17 @@ class Describing:
                 for e in (TABLE["empty"] if "without its own" in a else (BY_LAW["empty"],))
             ]
             if (found := self._settled(hows, probes)) and self.takes(found, probe):
-                return self._of_one_query(found)
+                return self._of_other_lengths(found)
         return None
 
-    def _of_one_query(self, form: Form) -> Form:
-        """The form of a function that is always causal, perhaps except for a single query."""
-        if form.how["always"] != BY_LAW["causal"]:
+    def _of_other_lengths(self, form: Form) -> Form:
+        """The form of a function that is always causal except for a single query, or if there are as many as keys."""
+        (B, N, T, S, D, V), always = self.sizes, form.how["always"]
+        other = {BY_LAW["causal"]: (1, DECLARED["decode"]), "": (S, EQUAL_LENGTHS)}.get(always)
+        if not other or other[0] == T:
             return form
-        B, N, _, S, D, V = self.sizes
-        ways = form, form.but(always=DECLARED["decode"])
-        return self._settled(ways, [self._plain_probe((B, N, 1, S, D, V))]) or form
+        ways = form, form.but(always=other[1])
+        return self._settled(ways, [self._plain_probe((B, N, other[0], S, D, V))]) or form
 
     def _plain(self) -> Form | None:
         """The form of its plainest call."""
@@ -482,6 +486,8 @@ class Describing:
         if ours == "window":  # of two readings of a side that is off by one, the more usual comes first
             rare = "on both sides", "w keys, its own among them"
             hows.sort(key=lambda x: "to the" in x["window"] and (x["side"], x["reach"]) == rare)
+        if form.how["always"] and ours in INSTEAD_OF:
+            hows += [how | {"joins": INSTEAD_OF[ours]} for how in hows]
         hows = [{AXIS[ours]: IGNORED}] * (IGNORED in TABLE[AXIS[ours]]) if ignored else hows
         if ignored and ours == "key_lengths" and self._partner(name):
             return None
@@ -513,8 +519,9 @@ class Describing:
         """Kinds of values, and the inputs by which they are told apart; segment ids may have one name for both."""
         (B, N, T, S, D, V), row = self.sizes, OPTIONS[ours]
         if ours in ("mask", "bias"):  # of each rank
+            sizes = (B, N, S, S, D, V) if form.how["always"] == EQUAL_LENGTHS else self.sizes
             for rank, of_rank in itertools.groupby(row.kinds, lambda kind: kind.split("/")[0]):
-                yield tuple(of_rank), [self._probe({ours: options.drawn(ours, rank, self.sizes)})]
+                yield tuple(of_rank), [Probe(arrays(sizes), {ours: options.drawn(ours, rank, sizes)})]
             return
         more = options.beside(ours, form.options)
         if ours == "offset" and not more:
@@ -717,7 +724,9 @@ class Describing:
             return form, None
         found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
         found = found or self._settled([form.but(empty=SEES_ALL)], [probe._replace(scores=(FILL,))])
-        if "mask" in probe.options and form.how["always"]:  # a mask may leave keys that causal hides
+        if (
+            "mask" in probe.options and form.how["always"] and form.how["joins"] != INSTEAD
+        ):  # a mask may leave keys that causal hides
             mask = probe.options["mask"] | True
             mask[..., : 1 + max(S - self.sizes[2], 0)] = False
             found = self._settled([form.but(empty=SEES_LATER)], [probe, self._probe({"mask": mask})]) or found

@@ -179,7 +179,8 @@ OPTIONS = {
         }),
     "key_lengths": Row(
         ("key_lengths", "key_value_seq_lengths", "kv_lengths", "kv_seq_lengths", "key_length", "kv_lens", "k_lens",
-         "seqlens_k", "cache_seqlens", "cache_lengths", "valid_lens", "lengths", "seq_lengths", *OF_PADDING),
+         "seqlens_k", "seqused_k", "cache_seqlens", "cache_lengths", "valid_lens", "lengths", "seq_lengths",
+         *OF_PADDING),
         {"key_lengths": _of("key_lengths"), "empty": _of("empty")},
         (lambda t, s: np.array([max(s - 1, 1)], np.int32), lambda t, s: np.zeros(1, np.int32)),
         {"": AS_IT_IS} | {  # a mask of keys, beside another mask
@@ -330,6 +331,9 @@ OF_MODULE = {  # attributes of a module that attention functions read
     "dropout": "0.0", "num_key_value_heads": "G", **dict.fromkeys(("scaling", "scale"), "D ** -0.5"),
     **dict.fromkeys(("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "h"), "N"),
     **dict.fromkeys(("head_dim", "head_size", "d_head", "d_k"), "D"),
+    **dict.fromkeys(("hidden_size", "embed_dim", "d_model", "n_embd", "all_head_size"), "N * D"),
+    **dict.fromkeys(("attention_probs_dropout_prob", "attn_pdrop", "attn_dropout", "dropout_p", "p"), "0.0"),
+    "is_decoder": "False",
     "sinks": "xp.zeros(N, dtype=query.dtype) - xp.inf",  # of gpt-oss: they add nothing
 }  # fmt: skip
 MODULE_STUB = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
@@ -361,7 +365,8 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **dict.fromkeys(("C", "embed_dim", "d_model", "hidden_size", "n_embd", "embed_size"), "N * D"),
     "sinks": OF_MODULE["sinks"],
     "deterministic": "True",
-    **dict.fromkeys(("module", "self"), MODULE_STUB),
+    **dict.fromkeys(("module", "self", "config", "cfg"), MODULE_STUB),
+    **dict.fromkeys(("slopes", "alibi_slopes"), "xp.zeros((N,))"),
 }
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
     f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)", "(B, T, S)")
@@ -386,7 +391,8 @@ def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[s
     meant |= {x: "N // G" for x in names if x in GROUP_NAMES}
     meant |= {x: "D" for x in names if x in WIDTH_NAMES and defaults.get(x, ...) is not None}
     merged = any(y in HEAD_NAMES for y in names)
-    meant |= {x: unchanging(x, merged=merged) for x in required if WEIGHT.fullmatch(x)}
+    if any(x not in (*meant, *HEAD_NAMES) and not WEIGHT.fullmatch(x) for x in required):  # else they are the arrays
+        meant |= {x: unchanging(x, merged=merged) for x in required if WEIGHT.fullmatch(x)}
     for name in required[3:]:  # by a part of its name
         for ours in named(name)[:1]:
             meant.setdefault(name, MEANT.get(ours, "None"))

@@ -63,7 +63,9 @@ class Here(Subject):
         if made := foreign.implementation(fn) if foreign.is_path(fn) else None:
             self.fn, self.kinds = made.attend, [made.arrays]
         else:
-            self.fn = text.resolve(fn) if isinstance(fn, str) else fn
+            given = text.resolve(fn) if isinstance(fn, str) else fn
+            self.fn = text.instance(given)
+            fn = f"{fn}()" if isinstance(fn, str) and self.fn is not given else fn
             found = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
             self.kinds = [arrays] if arrays else found
         self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}  # of JAX
@@ -90,6 +92,7 @@ class Here(Subject):
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
         own_words = f"{getattr(self.fn, '__name__', '')} {inspect.getdoc(self.fn) or ''}"
         self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
+        self.told["path"] = fn if isinstance(fn, str) else ""
         self.told["says_causal"] = bool(CAUSAL.search(own_words) and not NOT_CAUSAL.search(own_words))
 
     def answer(self, request: CallRequest) -> Leaves:
@@ -194,6 +197,7 @@ class Function:
         if "raised" in told:
             self.subject.close()
             raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
+        self.path = told["path"] or self.path
         self.names: list[str] = told["names"]
         self.stated = stated or {}
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}

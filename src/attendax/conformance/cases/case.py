@@ -221,6 +221,7 @@ class Case(NamedTuple):
             "V != D": query.shape[-1] != value.shape[-1],
             "empty arrays": 0 in query.shape + key.shape,
             "not finite": not all(np.isfinite(x).all() for x in (query, key, value)),
+            "V != D with grouped heads": query.shape[-1] != value.shape[-1] and query.shape[-3:-2] != key.shape[-3:-2],
             "gradients": self.direction.startswith("gradient"),
         }
         return [*found, *(trait for trait, is_so in shown.items() if is_so), str(query.dtype)]

@@ -1,11 +1,12 @@
 """Parameters that no case of `attendax check` asks for, and whose meaning is tried all the same."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ..against import forms
+from ..against import forms, options
 from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.forms import Form, Option
 from ..against.options import INTO, LONGEST_NAMES, is_dropout_mask
@@ -23,6 +24,7 @@ PASTS = (
     "cache",
 )
 FAULT = "fault: "  # before words for a meaning that is a defect
+OPEN = "open: "  # and for one that is right only if it is meant
 HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
     "op",
     "module",
@@ -38,6 +40,7 @@ HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
     "seed",
 )
 LAYOUTS = "layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
+SCALED = "bias, scale, softcap, mask"  # the order of steps in which the scale is applied to a bias as well
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
 Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
 
@@ -60,6 +63,8 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         or (name in LAYOUTS and isinstance(fn.defaults.get(name), str))
     ):
         return "left as it is, not tested"
+    if isinstance(fn.defaults.get(name), bool) and "scale" in options.named(name):
+        return _switch(ask, form, sizes, name, value=not fn.defaults[name])
     if name in PASTS:
         return _past(fn, ask, form, sizes, name)
     if name not in ASIDES:
@@ -67,8 +72,8 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     plain = form.keeping(x for x in form.options if not form.options[x].name)
     given = plain.offering(forms.PREFIX + name, Option(name))
 
-    def right(*, lse: bool = False, **options: Any) -> np.ndarray:
-        asked = plain.offering("bias", Option("bias", "BNTS")) if options else plain
+    def right(*, lse: bool = False, order: str = forms.BY_LAW["order"], **options: Any) -> np.ndarray:
+        asked = plain.but(order=order).offering("bias", Option("bias", "BNTS")) if options else plain
         asked = asked.offering("return_lse", Option("return_lse")) if lse else asked
         probe = Probe(arrays(sizes), options | dict.fromkeys(["return_lse"] * lse, True))
         return Candidate(fn, asked).right(probe)[lse]
@@ -78,6 +83,16 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     found = next(filter(None, answers), None)
     near = (x for x, y in rights.items() if found and distance(found[:1], (y,), some=True) <= TOLERANCE)
     return next(near, "")
+
+
+def _switch(ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str, *, value: bool) -> str:
+    """Words for a parameter that switches the scale on or off."""
+    plain, probe = form.keeping(x for x in form.options if not form.options[x].name), Probe(arrays(sizes), {})
+    other = plain.but(scale="1" if form.how["scale"] != "1" else forms.BY_LAW["scale"])
+    found = ask(dataclasses.replace(plain, given={**form.given, name: value}), probe)
+    right = Candidate(None, other).right(probe)
+    same = found and distance(found[:1], right[:1]) <= TOLERANCE
+    return f"{value}: the scale is {other.how['scale']}" if same else ""
 
 
 def _past(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str) -> str:
@@ -104,7 +119,13 @@ def _slopes(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     lines = {f"ALiBi, adds {text}": x for text, x in lines.items()}
     lines |= {f"{FAULT}ALiBi has the wrong sign, adds {text}": x for text, x in wrong.items()}
     biases = {text: np.broadcast_to(slopes[:, None, None] * x, (B, N, T, S)) for text, x in lines.items()}
-    rights = {text: right(bias=x.astype(np.float32)) for text, x in biases.items()}
+    biases = {text: x.astype(np.float32) for text, x in biases.items()}
+    rights = {text: right(bias=x) for text, x in biases.items()}
+    rights |= {
+        f"{OPEN}{x}, then times the scale, as Falcon does": right(bias=biases[x], order=SCALED)
+        for x in biases
+        if FAULT not in x
+    }
     return [slopes, np.tile(slopes, (B, 1)), slopes[:, None, None]], rights
 
 

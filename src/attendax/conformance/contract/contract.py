@@ -1,16 +1,18 @@
 """A contract: how a function is called and what it means by it, in words, as TOML and as an adapter."""
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from ..adapters.implementation import OPTIONS as PROTOCOL_OPTIONS
 from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHER_MEAN, UNSCALED
 from ..against.forms import BY_LAW, Form, Option, order_of
-from ..against.options import BEGINS, LONGEST_NAMES, MASKED, MASKING, MODULE_STUB, PAIR, WIDE, axes_of
+from ..against.options import ADDED, BEGINS, LONGEST_NAMES, MASKED, MASKING, MODULE_STUB, OR_ADDED, PAIR, WIDE, axes_of
 from ..against.weights import WEIGHT, WEIGHTS, projected
-from ..conventions.table import CONVENTION, DECLARED, DEFECT, TABLE, UNUSUAL
+from ..conventions.table import ADDED_INSTEAD, CONVENTION, DECLARED, DEFECT, EQUAL_LENGTHS, INSTEAD, TABLE, UNUSUAL
 from ..conventions.values import Conventions
 from . import fitting
 
@@ -90,6 +92,8 @@ class Contract:
         how |= {"causal": self.form.word} if self.form.word else {}
         if (mask := self.form.options.get("mask")) and "/True drops" in mask.form and how["mask"] == BY_LAW["mask"]:
             how["mask"] = "True drops"
+        if how["joins"] == INSTEAD and mask and mask.form.endswith((ADDED, OR_ADDED)):
+            how["joins"] = ADDED_INSTEAD
         how |= {} if MASKED & set(self.form.options) or self.form.how["always"] else {"empty": BY_LAW["empty"]}
         return Conventions().but(**how)
 
@@ -160,7 +164,7 @@ class Contract:
         yield f"How it is called ({took}{', the limit' * self.cut})"
         packs = [x for x in form.meant if x in BEGINS or x in LONGEST_NAMES]
         of_x = projected(form.meant) if form.layout in WEIGHTS else []
-        left_out = {*packs, *of_x, *(x.name for x in form.options.values())}
+        left_out = {*packs, *of_x, *(x.name for x in form.options.values()), *(x.partition(":")[0] for x in self.idle)}
         said = {MODULE_STUB: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
         meant = {k: said.get(x, x) for k, x in form.meant.items() if k not in left_out}
@@ -251,7 +255,8 @@ class Contract:
         """
         form = self._by_names()
         flags = any(isinstance(form.defaults.get(x), bool) for x in ("mask", "bias"))  # that are none of the protocol
-        limited = self.short or self.alike or self.whole or flags
+        read = {*fitting.PASSED, *itertools.chain(*form.options.values())}
+        limited = self.short or self.alike or self.whole or flags or ({*self.names} & {*PROTOCOL_OPTIONS}) - read
         return "" if fitting.is_of_protocol(form, self.no_limit) and not limited else self.fitted()
 
     def fitted(self) -> str:
@@ -271,6 +276,7 @@ PAIRS_IF_ALWAYS = {  # values of the axis of pairs
     "without its own key": "causal except for its own key",
     "aligned to the end, without its own key": "causal to the end except for its own key",
     DECLARED["decode"]: "causal except for a single query",
+    EQUAL_LENGTHS: "causal with as many queries as keys",
 }  # fmt: skip
 SECTION_TITLES = {
     "Conventions that differ from the laws": ("convention", ""),

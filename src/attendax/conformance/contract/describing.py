@@ -28,6 +28,7 @@ OTHER_SECONDS = 4.0  # that of other frameworks
 CLOCK_SECONDS = 120.0  # seconds on the clock, of a function that waits
 WHY = "its name is not known", "no known meaning gives its effect"
 CALL_SECONDS = 15.0  # seconds that a call of small arrays may take
+FARTHEST = 0.3  # 1 less the cosine between results, up to which the nearest formula is named
 NEXT = "; write a function of query, key and value, (B, N, T, D), around it, and describe that"
 
 
@@ -117,7 +118,11 @@ class Describer(Describing):
             x: words for x in unread if not self.remembers and (words := self._idle(form, x) or self._aside(form, x))
         }
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED}  # which cases ask for
-        unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle}
+        idle |= {x: self._aside(_without(form, x), x) for x in form.meant if x in asides.ASIDES and x not in unread}
+        is_open = {x: words.removeprefix(asides.OPEN) for x, words in idle.items() if words.startswith(asides.OPEN)}
+        is_open |= {x: WHY[1] for x, words in idle.items() if not words}
+        idle = {x: words for x, words in idle.items() if x not in is_open}
+        unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle} | is_open
         form, unread = self._by_modes(form, unread)
         told = tuple(f"{name}: {words}" for name, words in idle.items() if not words.startswith(asides.FAULT))
         faults = self.faults | {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
@@ -241,7 +246,10 @@ class Describer(Describing):
 
         If all heads share the keys, options alone tell the axis of heads from that of queries.
         """
-        others = [form, self._of_one_head(form, options.named(name))]
+        others: list[Form | None] = [form]
+        if form.layout == "BNTD" and not (form.grouped or form.pack or form.of_keys):  # of which one may be the other
+            others.append(dataclasses.replace(form, layout="NBTD"))
+        others.append(self._of_one_head(form, options.named(name)))
         if form.has_one_key_head:
             others.append(dataclasses.replace(form, layout={"BNTD": "BTND", "BTND": "BNTD"}[form.layout]))
         return next(filter(None, (super(Describer, self)._offered(x, name) for x in others if x)), None)
@@ -283,7 +291,9 @@ class Describer(Describing):
         if not near:
             return "", "no call gives an array of the shape of a result"
         means = {key: np.mean(x, axis=0).round(3).tolist() for key, x in near.items()}
-        _, (_, words, nearest), share = min((angle, key, share) for key, (angle, share) in means.items())
+        angle, (_, words, nearest), share = min((angle, key, share) for key, (angle, share) in means.items())
+        if angle > FARTHEST:
+            return nearest, "no formula is near it"
         return nearest, f"{words}, where {share:.0%} of the results differ"
 
     def _draws(self) -> bool:
@@ -404,12 +414,16 @@ class Describer(Describing):
     def _alike(self, form: Form, ours: str, name: str, kinds: Iterable[str], probes: list[Probe]) -> Form | None:
         """The form with an option that it takes beside as many queries as keys, and raises with otherwise."""
         offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
-        if ours not in ("mask", "bias", "is_causal") or self.sizes[2] == self.sizes[3]:
+        if ours not in ("mask", "bias", "is_causal", "key_lengths") or self.sizes[2] == self.sizes[3]:
             return None
         if ours == "is_causal":
             B, N, _, S, D, V = self.sizes
             probes = [Probe(arrays((B, N, S, S, D, V)), {ours: True})]
         found = self._by_law(ours, offered, probes) or self._ignoring(ours, offered, probes)
+        if ours == "key_lengths":
+            axes = OPTIONS[ours].axes
+            hows = (dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values()))
+            found = found or self._settled((x.but(**how) for how in hows for x in offered), probes)
         if not found or self.answer(
             found, self._probe({ours: options.drawn(ours, found.options[ours].form, self.sizes)})
         ):
@@ -444,7 +458,8 @@ class Describer(Describing):
         B, N, _, S, D, V = self.sizes
         for kinds, probes in self._asked(form, ours, name):
             masks = [_full(kinds[0], (B, N, S, S), seed) for seed in (0, 1)] if ours == "mask" else []
-            masks += [options.drawn(ours, kinds[0], (B, N, S, S))] if ours == "bias" else []
+            kind = "".join(kinds[:1])
+            masks += [options.drawn(ours, kind, (B, N, S, S))] if ours in ("bias", "key_lengths") else []
             yield kinds, [Probe(arrays((B, N, S, S, D, V)), {ours: x}) for x in masks] or probes
 
     def _dtypes(self, form: Form) -> Form:
@@ -482,6 +497,11 @@ def _as_bias(form: Form) -> Form:
     name, kind = form.options["mask"]
     rest = form.keeping(x for x in form.options if x != "mask")
     return rest.offering("bias", Option(name, kind.partition("/")[0]))
+
+
+def _without(form: Form, name: str) -> Form:
+    """The form without the value of a required argument."""
+    return dataclasses.replace(form, meant={k: x for k, x in form.meant.items() if k != name})
 
 
 def _full(kind: str, sizes: tuple[int, ...], seed: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves
 from .parts import of_scores
-from .table import ASKS, DECLARED, SEES_LATER, SLOPES
+from .table import ADDED_INSTEAD, ASKS, DECLARED, INSTEAD, SEES_LATER, SLOPES
 from .values import LAW, Conventions, law
 
 SEEING_AXES = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
@@ -30,9 +30,16 @@ def by_rules(conventions: Conventions, options: Mapping[str, Any], T: int, S: in
     known = {"i": np.arange(T)[:, None], "j": np.arange(S), "T": T, "S": S, "left": left, "right": right}
     known |= {"seen": np.ones((T, S), bool), "is_causal": bool(options.get("is_causal"))}
     known["lengths"] = _lengths(options, S)
+    known["instead"] = is_instead(conventions, options)
     for axis in (*(x for x in ("causal", "window") if is_given(options.get(*ASKS[x]))), "pairs"):
         known["seen"] = known["seen"] & eval(_compiled(conventions.line(axis).text), known)
     return np.asarray(known["seen"])
+
+
+def is_instead(conventions: Conventions, given: Mapping[str, Any]) -> bool:
+    """Tell whether an option that is given takes the place of causal."""
+    some = {INSTEAD: ("mask",), ADDED_INSTEAD: ("mask", "bias")}.get(conventions.value("joins"), ())
+    return any(is_given(given.get(name)) for name in some)
 
 
 class Steps:
@@ -86,6 +93,7 @@ class Steps:
             known["by_mask"] = known["by_mask"] & (self.bias != -np.inf)
         known["either"] = functools.partial(self._either, by_axis)
         known["in_place"] = functools.partial(self._in_place, by_axis)
+        known["instead"] = is_instead(self.conventions, options | self.inputs.arrays)
         known["hides"] = bool(asked)
         seen = self.line("joins", seen=self._all(by_axis))
         seen = self.line("pairs", seen=seen)
@@ -103,9 +111,10 @@ class Steps:
         rest = {axis: x for axis, x in by_axis.items() if axis != other}
         return self._all(rest | {one: by_axis[one] | by_axis[other]})
 
-    def _in_place(self, by_axis: dict[str, np.ndarray], one: str, other: str) -> np.ndarray:
-        """The pairs that every option allows; ``other`` is left out if ``one`` is given."""
-        return self._all({axis: x for axis, x in by_axis.items() if axis != other or one not in by_axis})
+    def _in_place(self, by_axis: dict[str, np.ndarray], some: str, other: str) -> np.ndarray:
+        """The pairs that every option allows; ``other`` is left out if one of some options is given."""
+        given = any(is_given((self.inputs.options | self.inputs.arrays).get(x)) for x in some.split())
+        return self._all({axis: x for axis, x in by_axis.items() if axis != other or not given})
 
     def scaled(self, s: np.ndarray) -> np.ndarray:
         """Products of queries and keys, times the scale."""

@@ -22,8 +22,9 @@ CONVENTION, UNUSUAL, DEFECT = "convention", "unusual", "defect"
 ONE_QUERY = "a single query (T = 1) sees all keys"
 JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 SO_FAR, BLOCK_SIZES = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
-INSTEAD = "mask in place of causal"
+INSTEAD, ADDED_INSTEAD = "mask in place of causal", "mask or bias in place of causal"
 OF_VALID = "aligned to the end of the key lengths"  # of causal, and of a window
+EQUAL_LENGTHS = "aligned to the start, if there are as many queries as keys"  # of causal
 NEARER = "aligned to the end, to the start where T > S"  # of causal
 OF_GROUPS = "by the place in a group"  # the order of heads
 NOT_GIVEN, OF_ROOTS = "0 is not given", "product of two roots"  # of a given scale
@@ -201,19 +202,23 @@ TABLE: dict[str, Axis] = {
         },
         INSTEAD: Line("in_place('mask', 'causal')", "causal is left out if a mask is given",
             kind=UNUSUAL, source="custom_mask of FlashInfer"),
+        ADDED_INSTEAD: Line("in_place('mask bias', 'causal')", "causal is left out if a mask or a bias is given",
+            kind=UNUSUAL, source="custom_mask of FlashInfer"),
     },
     "pairs": {
         "seen": Line("seen"),
         "swapped": Line("~seen if hides else seen", "the pairs that are allowed and those that are not are swapped"),
-        "causal": Line("seen & ((j <= i) | is_causal)", "it is causal without is_causal"),
-        "causal to the end": Line("seen & ((j <= i + S - T) | is_causal)",
+        "causal": Line("seen & ((j <= i) | is_causal | instead)", "it is causal without is_causal"),
+        "causal to the end": Line("seen & ((j <= i + S - T) | is_causal | instead)",
             "it is causal without is_causal, aligned to the end of the keys"),
-        "causal except for its own key": Line("seen & ((j < i) | is_causal)",
+        "causal except for its own key": Line("seen & ((j < i) | is_causal | instead)",
             "it is causal without is_causal, and leaves out a query's own key"),
-        "causal to the end except for its own key": Line("seen & ((j < i + S - T) | is_causal)",
+        "causal to the end except for its own key": Line("seen & ((j < i + S - T) | is_causal | instead)",
             "it is causal without is_causal, aligned to the end of the keys, and leaves out a query's own key"),
-        "causal except for a single query": Line("seen & ((j <= i) | (T == 1) | is_causal)",
+        "causal except for a single query": Line("seen & ((j <= i) | (T == 1) | is_causal | instead)",
             "it is causal without is_causal, and a single query (T = 1) sees all keys"),
+        "causal with as many queries as keys": Line("seen & ((j <= i) | (T != S) | is_causal | instead)",
+            "it is causal without is_causal, if there are as many queries as keys"),
         **_of("whole blocks of {b}", "seen & (j < S // {b} * {b})", LEFT_OUT),
         **_of("one whole block of {b}", "seen & (j < (S // {b} * {b} or S))", LEFT_OUT),
         **_of("last block of {b}", "seen & (j >= (S - 1) // {b} * {b})", "only the last block of keys counts"),
@@ -427,6 +432,9 @@ UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from othe
     "causal": {
         OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,
             CONVENTION, "flash_attn_with_kvcache of FlashAttention 2.2"),
+        EQUAL_LENGTHS: Line("(j <= i) | (T != S)",
+            "causal is aligned to the start, and left out unless there are as many queries as keys", EXPECT,
+            CONVENTION, "ChatGLM2, CoreAttention"),
         NEARER: Line("j <= i + max(S - T, 0)",
             "causal is aligned to the end of the keys, or to the start if there are more queries", EXPECT,
             CONVENTION, "FlashAttention 2.1, where T <= S"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from .table import (
+    ADDED_INSTEAD,
     CONVENTION,
     DECLARED,
     DEFECT,
@@ -53,7 +54,8 @@ class Conventions:
         kind = UNUSUAL if axis in ("scale", "cap") else DEFECT  # a model may have its own, as Gemma 2 has
         if axis == "fill" and value not in TABLE[axis]:
             return TABLE[axis]["less 10"].with_number("10", value.removeprefix("less "))
-        if value == INSTEAD and self.value("causal") == DECLARED["decode"]:  # the rule of the same library
+        instead = value in (INSTEAD, ADDED_INSTEAD)
+        if instead and self.value("causal") == DECLARED["decode"]:  # the rule of the same library
             documented = TABLE["causal"][DECLARED["decode"]].source
             return TABLE[axis][value]._replace(kind=CONVENTION, source=documented)
         known = TABLE[axis].get(value) or UNSEARCHED.get(axis, {}).get(value)

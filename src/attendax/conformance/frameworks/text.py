@@ -4,6 +4,7 @@ The text of a driver is read without importing its framework.
 """
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -34,6 +35,16 @@ def resolve(path: str) -> Any:
         if not hasattr(found, made):
             raise ValueError(f"check: {module} has no {names}{did_you_mean(made, dir(found))}")
         found = getattr(found, made)() if made != name else getattr(found, name)
+    return found
+
+
+def instance(found: Any) -> Any:
+    """A new object of a class, if it needs no argument and its objects are called; else what was given."""
+    if not isinstance(found, type) or not any("__call__" in vars(x) for x in found.__mro__):
+        return found
+    with contextlib.suppress(TypeError, ValueError):
+        inspect.signature(found).bind()
+        return found()
     return found
 
 

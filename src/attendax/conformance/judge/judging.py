@@ -22,14 +22,21 @@ from .verdicts import AN_ARRAY, WROTE, Finding, Verdict
 # The plainest call that has a trait: the axes before its heads, and its sizes, from its own.
 NEEDED: dict[str, tuple[str, Callable[[dict[str, int]], dict[str, int]]]] = {
     "grouped heads": ("B", lambda x: {"N": 2 * x["G"]} if x["N"] == x["G"] else {}),
-    "V != D": ("B", lambda x: {"V": 2 * x["D"]} if x["V"] == x["D"] else {}),
+    "V != D": ("B", lambda x: {"V": x["D"] + 2} if x["V"] == x["D"] else {}),
+    "V != D with grouped heads": ("B", lambda x: {"N": 2 * x["G"], "V": x["D"] + 2}),
     "rank 2": ("-", lambda x: {"N": 1, "G": 1}),
     "rank 3": ("", dict),
     "rank 5": ("AB", lambda x: {"A": 2}),
 }
 TRACED = {FORWARD: "traced", GRADIENT: "traced gradient"}  # which is not compiled
 IN_PLACE_ERROR = re.compile("is read-only|leaf Variable that requires grad is being used in an in-place operation")
-PROBED = ("grouped heads", "V != D", *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks it raises
+PROBED = (
+    "grouped heads",
+    "V != D",
+    "V != D with grouped heads",
+    *DTYPES,
+    GRADIENTS,
+)  # what no keyword shows, and who lacks it raises
 
 
 def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:

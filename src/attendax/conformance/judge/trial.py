@@ -73,7 +73,8 @@ class Trial:
             sizes = dict(zip("NTD", (1, *inputs.arrays["query"].shape)[-3:], strict=True))
             sizes |= dict(zip("SV", inputs.arrays["value"].shape[-2:], strict=True)) | {"np": np}
             options = options | {"scale": eval(conventions.line("scale").text, sizes)}
-        if conventions.off and ((seen := by_rules(conventions, options, T, S)) != by_rules(LAW, options, T, S)).any():
+        given = inputs.arrays | options
+        if conventions.off and ((seen := by_rules(conventions, given, T, S)) != by_rules(LAW, given, T, S)).any():
             rest = {k: x for k, x in options.items() if k not in ("is_causal", "window")}
             options = rest | {"mask": seen & rest.get("mask", True)}
         return inputs if options is inputs.options else inputs._replace(options=options)
@@ -90,13 +91,14 @@ class Trial:
         """Those of them that options of the law express: of those that are given, and of a scale that is not."""
         given = {axis for axis in SEEING_AXES if is_given(inputs.options.get(*ASKS[axis]))} | {"pairs"}
         given |= {"scale"} - inputs.options.keys()
+        given |= {"joins"} if self.declared.value("pairs") != law("pairs") else set()
         return Conventions(tuple(x for x in self.declared.off if x[0] in given))
 
     @property
     def computing(self) -> Conventions:
         """The others, except what a query without any key gets, unless each call has such a query."""
         always = self.declared.value("pairs") != law("pairs")
-        expressed = (*SEEING_AXES, "pairs", "scale", *["empty"] * (not always))
+        expressed: tuple[str, ...] = (*SEEING_AXES, "pairs", "scale", "joins" if always else "empty")
         expressed += ("given_scale",) * ("scale" not in self.inputs.options)
         return Conventions(tuple(x for x in self.declared.off if x[0] not in expressed))
 

@@ -16,7 +16,7 @@ from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework, kind_of, kinds, others
-from ..frameworks.text import import_line, path_of, printed, resolve
+from ..frameworks.text import import_line, instance, path_of, printed, resolve
 from . import foreign
 from .calling import Subject, Worker, call, subject_of
 from .errors import MAX_CHARS, Died, Failed, NoNumbers, Unusable, first_line
@@ -153,7 +153,9 @@ def here(
     if fit:
         made = fitted(fit, str(name or path or name_of(fn)), str(arrays), None if path else fn)
         return dataclasses.replace(_overridden(made, None, settings), layout=layout)
-    fn = resolve(path) if path else fn
+    given = resolve(path) if path else fn
+    fn = instance(given)
+    path = f"{path}()" if path and fn is not given else path
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, settings)
     if not callable(fn) or isinstance(fn, type):
