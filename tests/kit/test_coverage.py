@@ -12,7 +12,9 @@ from attendax.cli import main
 from attendax.conformance import CASES, Case, Finding, Outcome, Report, Verdict
 from attendax.conformance.cases import CLAIMS, profiles
 from attendax.conformance.cases.kinds import KINDS, kinds_of
+from attendax.conformance.command.output import console
 from attendax.conformance.report.outcomes import Coverage
+from attendax.conformance.report.summary import terminal
 from attendax.conformance.worker.errors import Failed
 from libraries import SPEC
 from places import ROOT
@@ -265,6 +267,8 @@ def test_the_first_screen_and_help_say_what_other_profiles_add(capsys, monkeypat
     monkeypatch.chdir(ROOT)
     pytest.importorskip("rich", reason="the extra 'check' is not installed")
     main(["check", SPEC, "--only", "scale given", "--quiet"])
+    assert "More cases" not in capsys.readouterr().out  # --only chooses from them, too
+    terminal(check(right, arrays="numpy", only=["mask (T, S)"], level="everything", profile="numbers"), console())
     counts = profiles()
     more = f"--profile robust adds {counts['robust']}, --profile law adds {counts['robust'] + counts['law']}"
     assert f"More cases: {more}." in " ".join(capsys.readouterr().out.split())

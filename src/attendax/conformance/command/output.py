@@ -154,7 +154,7 @@ def show(report: Report, args: argparse.Namespace) -> int:
     """The files, and the tables unless a report takes standard output."""
     write_files(report, args)
     if "-" not in files(args).values():
-        terminal(report, console(), scripts=args.reproduce is not None)
+        terminal(report, console(), scripts=args.reproduce is not None, whole=not args.only)
     return 0 if report.ok else FAILED
 
 

@@ -99,8 +99,11 @@ MOST_CAUSES = 8  # causes that a screen shows
 StyledLine = tuple[int, *tuple[tuple[str, str], ...]]  # how far it is indented; words, and how they look
 
 
-def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> None:
-    """Print the result in a sentence, the causes by harm, and all else; with ``scripts`` a script for each."""
+def terminal(report: Outcomes, console: "Console", *, scripts: bool = False, whole: bool = True) -> None:
+    """Print the result in a sentence, the causes by harm, and all else; with ``scripts`` a script for each.
+
+    Only a ``whole`` run, of all cases of its profile, says how many cases the other profiles add.
+    """
     from rich.padding import Padding
     from rich.text import Text
 
@@ -119,7 +122,7 @@ def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> 
             console.rule(Text(f"{outcome.case.law}, {outcome.case.name}"), style="dim", align="left")
             console.print(Text(clean(outcome.reproduction)), soft_wrap=True)
     say(0, (str(report.coverage), "" if report.ok else "bold"))
-    if further := further_profiles(report):
+    if whole and (further := further_profiles(report)):
         say(0, (f"More cases: {', '.join(further)}.", "dim"))
 
 
