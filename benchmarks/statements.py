@@ -208,7 +208,7 @@ def where_measured(results: Results) -> str:
             "folder of `benchmarks/results`",
             "machine",
             "measured code, date",
-            "disturbed rounds, of those that count",
+            "share of disturbed rounds among the rounds that count",
         ),
         rows,
     )
