@@ -606,10 +606,25 @@ def test_a_class_stands_for_a_new_object_unless_that_needs_arguments():
     assert described("test_describe:Attends").path == "test_describe:Attends()"
     report = check("test_describe:Attends", only=["plain"], level="forward", seed=0)
     assert (report.name, report.failures) == ("test_describe:Attends()", ())
-    with pytest.raises(
-        Refusal, match="Scaled is a class, expected a function, such as one that calls an object, which"
-    ):
+    with pytest.raises(Refusal, match=r"Scaled is a class; write a line such as `layer = Scaled\(scale\)`"):
         described(Scaled)
+
+
+def test_a_module_with_weights_is_refused_with_the_command_that_tests_layers():
+    torch = pytest.importorskip("torch")
+
+    class Head(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.key = torch.nn.Linear(24, 8)
+
+        def forward(self, x):
+            return self.key(x)
+
+    with pytest.raises(
+        Refusal, match=r"key.weight, key.bias\), so test it as a layer: attendax check --layer .* --width 24"
+    ):
+        described(Head())
 
 
 def test_a_bias_that_needs_all_of_its_axes_is_given_them():

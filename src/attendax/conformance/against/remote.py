@@ -73,11 +73,6 @@ class Here(Subject):
         self.fixed: set[str] = set()  # options whose numbers it looks at
         around = vars(sys.modules.get(getattr(inspect.unwrap(self.fn), "__module__", ""), types)).values()
         self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
-        if isinstance(self.fn, type):
-            needs = [p.name for p in _parameters(self.fn) if p.default is p.empty]
-            path = f"an object of it: '{self.fn.__module__}:{self.fn.__qualname__}()'"
-            instead = f"one that calls an object, which needs {' and '.join(needs)}" if needs else path
-            raise ValueError(f"{self.fn.__name__} is a class, expected a function, such as {instead}")
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)
@@ -92,7 +87,9 @@ class Here(Subject):
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
         own_words = f"{getattr(self.fn, '__name__', '')} {inspect.getdoc(self.fn) or ''}"
         self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
-        self.told["path"] = fn if isinstance(fn, str) else ""
+        torch, self.told["path"] = sys.modules.get("torch"), fn if isinstance(fn, str) else ""
+        own = dict(self.fn.named_parameters()) if torch and isinstance(self.fn, torch.nn.Module) else {}
+        self.told["weights"] = {name: list(x.shape) for name, x in own.items()}
         self.told["says_causal"] = bool(CAUSAL.search(own_words) and not NOT_CAUSAL.search(own_words))
 
     def answer(self, request: CallRequest) -> Leaves:
@@ -198,6 +195,7 @@ class Function:
             self.subject.close()
             raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
         self.path = told["path"] or self.path
+        self.weights: dict[str, list[int]] = told["weights"]  # the shapes of those that a PyTorch module has
         self.names: list[str] = told["names"]
         self.stated = stated or {}
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}

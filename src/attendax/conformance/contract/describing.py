@@ -97,7 +97,8 @@ class Describer(Describing):
             if self._draws():
                 said = "two equal calls give different results: switch off what it draws at random"
                 raise Refusal(f"{self.fn.path}: {said}")
-            no = NoFormula(f"{self.fn.path}: no known formula gives its result without options{more}; {nearest}{NEXT}")
+            said = f"no known formula gives its result without options{more}; {nearest}"
+            no = NoFormula(f"{self.fn.path}: {said}{self._next()}")
             no.path, no.layout = self.fn.path, layout
             raise no
         taken = {x for k, option in form.options.items() for x in (option if k == "segments" else option[:1])}
@@ -266,14 +267,23 @@ class Describer(Describing):
             return f"{self.fn.path}: {failed}"
         if not failed.said:
             asks = ", ".join(self.fn.required) or "nothing"
-            return f"{self.fn.path} has to be given {asks}, expected query, key and value, or one array of them{NEXT}"
+            asked = f"has to be given {asks}, expected query, key and value, or one array of them"
+            return f"{self.fn.path} {asked}{self._next()}"
         if failed.said.startswith("it gives"):
-            return f"{self.fn.path}: {failed.said}{NEXT}"
+            return f"{self.fn.path}: {failed.said}{self._next()}"
         said = f"each of the {self.calls} calls that were tried raises; the first said: {failed.said}"
         module, _, (owner, _, method) = *self.fn.path.partition(":")[:2], self.fn.path.partition(":")[2].rpartition(".")
         if owner and "self" in self.fn.meant:
             return f"{self.fn.path}: {said}; if {owner}() makes an object, name '{module}:{owner}().{method}'"
-        return f"{self.fn.path}: {said}{NEXT}"
+        return f"{self.fn.path}: {said}{self._next()}"
+
+    def _next(self) -> str:
+        """The next step, in words."""
+        if not (weights := self.fn.weights):
+            return NEXT
+        width = next((shape[-1] for shape in weights.values() if len(shape) == 2), "M")
+        command = f"attendax check --layer '{self.fn.path}' --width {width} --causal (or --no-causal)"
+        return f"; it has weights of its own ({', '.join(list(weights)[:3])}), so test it as a layer: {command}"
 
     def _nearest(self) -> tuple[str, str]:
         """The layout of the form whose results point most nearly where its own do, and that form in words."""

@@ -4,7 +4,6 @@ The text of a driver is read without importing its framework.
 """
 
 import ast
-import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -39,13 +38,24 @@ def resolve(path: str) -> Any:
 
 
 def instance(found: Any) -> Any:
-    """A new object of a class, if it needs no argument and its objects are called; else what was given."""
-    if not isinstance(found, type) or not any("__call__" in vars(x) for x in found.__mro__):
+    """A new object of a class, if it needs no argument and its objects are called; else what was given.
+
+    Raises ValueError for any other class.
+    """
+    if not isinstance(found, type):
         return found
-    with contextlib.suppress(TypeError, ValueError):
-        inspect.signature(found).bind()
-        return found()
-    return found
+    parameters = inspect.signature(found).parameters.values()
+    needs = [x.name for x in parameters if x.default is x.empty and x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
+    if needs:
+        line = f"layer = {found.__name__}({', '.join(needs)})"
+        raise ValueError(
+            f"check: {found.__name__} is a class; write a line such as `{line}`, and give the path of layer"
+        )
+    if not any("__call__" in vars(x) for x in found.__mro__):
+        raise ValueError(
+            f"check: {found.__name__} is a class; give the path of a method, such as {found.__name__}().forward"
+        )
+    return found()
 
 
 def path_of(function: Any) -> str:

@@ -158,9 +158,8 @@ def here(
     path = f"{path}()" if path and fn is not given else path
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, settings)
-    if not callable(fn) or isinstance(fn, type):
-        kind = f"the class {fn.__name__}" if isinstance(fn, type) else type(fn).__name__
-        raise TypeError(f"check: fn got {kind}, expected a function or the path module:function of one")
+    if not callable(fn):
+        raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
     name, guessed = str(name or path or name_of(fn)), tuple[str, ...]()
     if not arrays:
         tries = [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()]
