@@ -250,9 +250,9 @@ def training(results: Results) -> str:
     steps = {size: found[f"encoder block {size}, training step"] for size in ("32 x 128 x 384", "8 x 128 x 768")}
     ratios = {size: step["torch.nn.TransformerEncoderLayer"] for size, step in steps.items()}
     sizes = {size: "{} sentences of {} tokens (width {})".format(*size.split(" x ")) for size in ratios}
-    said = " ".join(f"For {sizes[size]}, it is {ratio:.2f} times as fast." for size, ratio in ratios.items())
+    said = " ".join(f"For {sizes[size]}, attendax is {ratio:.2f} times as fast." for size, ratio in ratios.items())
     why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
-    return f"{whole}A training step of an encoder block is compared with torch's. {said}{why}"
+    return f"{whole}In a training step of an encoder block, attendax is compared with torch. {said}{why}"
 
 
 def training_faults(results: Results) -> str:
