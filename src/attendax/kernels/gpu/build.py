@@ -134,8 +134,8 @@ def summary(kernels: Entries, folder: Path) -> str:
             gpus = ", ".join(f"{x}.{y}" for x, y in capabilities)
             most = f"{shared} of {MOST_SHARED[target] >> 10}"
             rows.append([target, gpus, len(own), f"{size / 2**20:.1f}", *spills, most, ", ".join(products)])
-    head = "target", "capability", "kernels", "MiB", "most spills", "with care", "most shared KiB", "products by"
-    return _markdown([head, *rows])
+    spilled = "most spills without care", "most spills with care"
+    return _markdown([("target", "capability", "kernels", "MiB", *spilled, "most shared KiB", "products by"), *rows])
 
 
 def _markdown(rows: Sequence[Sequence[object]]) -> str:
