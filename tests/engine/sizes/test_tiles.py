@@ -61,17 +61,18 @@ def test_under_a_mask_a_tile_of_few_queries_has_no_more_keys():
 # Masks
 
 
-def scheduled(mask, T=12, S=16, rows=4, columns=4):
+def scheduled(mask, T=12, S=16, rows=4, columns=4, heads=1):
     """The kinds of the tiles, and whether they tell the truth about the pairs in them."""
     from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles
     from attendax.kernels.blockwise.tiles import Grid
 
-    grid = Grid((1, 1, 1), (1, 1, 1), T, S, rows, columns)
-    kinds = np.asarray(kinds_of_tiles(mask.of_rank(4), grid))[0]
-    dense = np.broadcast_to(mask.to_dense(T, S), (1, 1, T, S))[0, 0].reshape(T // rows, rows, S // columns, columns)
-    assert not dense.any(axis=(1, 3))[kinds == EMPTY].any()
-    assert dense.all(axis=(1, 3))[kinds == FULL].all()
-    truth = np.where(dense.all(axis=(1, 3)), FULL, np.where(dense.any(axis=(1, 3)), PARTIAL, EMPTY))
+    grid = Grid((1, heads, 1), (1, heads, 1), T, S, rows, columns)
+    kinds = np.asarray(kinds_of_tiles(mask.of_rank(len(grid.shape)), grid))[0]
+    dense = np.broadcast_to(mask.to_dense(T, S), (1, heads, T, S)).reshape(-1, T // rows, rows, S // columns, columns)
+    some, every = dense.any(axis=(0, 2, 4)), dense.all(axis=(0, 2, 4))
+    assert not some[kinds == EMPTY].any()
+    assert every[kinds == FULL].all()
+    truth = np.where(every, FULL, np.where(some, PARTIAL, EMPTY))
     return kinds, truth
 
 
@@ -84,6 +85,7 @@ EXACT = {
     "padding": masks.padding(np.array([6]), np.array([5])),
     "prefix": masks.prefix(np.array([6])),
     "segments": masks.segments(np.arange(12)[None] // 4, np.arange(16)[None] // 4),
+    "segments that end within a tile": masks.segments(np.arange(12)[None] // 4, np.arange(16)[None] // 6),
     "dense": masks.dense(np.random.default_rng(0).random((12, 16)) < np.linspace(0, 1, 16) ** 3),
     "causal and padding": masks.causal() & masks.padding(np.array([6])),
     "causal or padding": masks.causal(-5) | masks.padding(np.array([3])),
@@ -99,6 +101,13 @@ def test_tiles_without_an_allowed_pair_are_skipped_and_open_ones_known(name):
 
 
 @pytest.mark.law("L16", "tiles")
+def test_a_tile_is_skipped_or_open_only_where_it_is_so_for_all_heads():
+    lower, upper = np.tri(12, 16, dtype=bool), ~np.tri(12, 16, -5, dtype=bool)
+    kinds, truth = scheduled(masks.dense(np.stack([lower, upper])[None]), heads=2)
+    np.testing.assert_array_equal(kinds, truth)
+
+
+@pytest.mark.law("L16", "tiles")
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("seed", range(20))
 def test_no_tile_with_an_allowed_pair_is_skipped(seed):
@@ -106,8 +115,8 @@ def test_no_tile_with_an_allowed_pair_is_skipped(seed):
     rng = np.random.default_rng(seed)
 
     def part(depth):
-        kind = rng.integers(0, 9 if depth else 6)
-        if kind < 6:
+        kind = rng.integers(0, 10 if depth else 7)
+        if kind < 7:
             return [
                 masks.causal(int(rng.integers(-9, 9))),
                 masks.window(int(rng.integers(0, 6)), None if rng.random() < 0.3 else int(rng.integers(0, 6))),
@@ -115,11 +124,12 @@ def test_no_tile_with_an_allowed_pair_is_skipped(seed):
                 masks.prefix(rng.integers(0, 17, 1)),
                 masks.segments(rng.integers(0, 3, (1, 12)), rng.integers(0, 3, (1, 16))),
                 masks.dense(rng.random((12, 16)) < 0.2),
+                masks.from_function(lambda i, j: (i + j) % 3 != 0),
             ][kind]
-        if kind == 8:
+        if kind == 9:
             return ~part(depth - 1)
         one, other = part(depth - 1), part(depth - 1)
-        return one & other if kind == 6 else one | other
+        return one & other if kind == 7 else one | other
 
     scheduled(part(2))
 
