@@ -363,6 +363,7 @@ OPEN = {
     "kept_mask": "a call changes what later calls give",
     "local": "window_size is not understood: it changes nothing, unless",
     "paddle": "a mask of 0 and 1 hides",
+    "window_kept": "sliding_window is not understood",
     "core": "causal is left out if a mask is given",
     "unless_masked": "causal is left out if a mask is given",
     "biased_instead": "causal is left out if a mask or a bias is given",
@@ -395,6 +396,12 @@ def test_a_function_as_people_write_it(name):
     else:
         assert not report.failures, [cause.name for cause in report.causes]
         assert not report.unsettled + report.defects
+
+
+def test_a_mask_that_is_kept_from_an_earlier_call_is_found_in_a_new_process():
+    pytest.importorskip("torch")
+    report = check("contract.more_torch:window_kept", only=["plain"], level="forward", seed=0)
+    assert any("a call changes what later calls give" in words for words in report.defects), report.defects
 
 
 def test_nan_gradients_beside_a_query_without_any_key_are_its_convention():

@@ -364,3 +364,16 @@ def queries_padded(q, k, v, n_head, src_lens=None):
         padding = torch.arange(s.shape[-1]) >= src_lens[:, None]
         s = s.masked_fill(padding[:, None, :, None].expand(-1, -1, -1, s.shape[-1]), -1e9)
     return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+WINDOWS = {}
+
+
+def window_kept(q, k, v, sliding_window=None):
+    """Causal masks are kept by the lengths alone: the window of the first call with these lengths counts."""
+    T, S = q.shape[2], k.shape[2]
+    if (T, S) not in WINDOWS:
+        behind = torch.arange(T)[:, None] + S - T - torch.arange(S)
+        WINDOWS[T, S] = (behind >= 0) & ((behind < sliding_window) if sliding_window else True)
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    return s.masked_fill(~WINDOWS[T, S], -1e9).softmax(-1) @ v

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -109,9 +109,7 @@ class Describer(Describing):
         known |= asides.ASIDES.keys()
         unread = {k: WHY[k in known or bool(options.named(k))] if x == NOT_TAKEN else x for k, x in unread.items()}
         unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT_NAMES and no_need.get(x, x)}
-        for ours in {ours for k, x in unread.items() if x in WHY for ours in options.named(k)}:
-            with contextlib.suppress(OutOfTime):
-                self.remembers |= self._answers_otherwise(ours)
+        self._look_for_state({ours for k, x in unread.items() if x in WHY for ours in options.named(k)})
         short, whole = not square and self._is_short(form), self._whole(form)
         dropout = tuple(x for x in self.fn.names if x in DROPOUT_NAMES)
         unread = {k: x for k, x in unread.items() if k not in fitting.PASSED or k in asides.ASIDES}
@@ -135,6 +133,13 @@ class Describer(Describing):
             self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike), whole,
             tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough, faults, self.fn.says_causal,
         )  # fmt: skip
+
+    def _look_for_state(self, some: Collection[str]) -> None:
+        """Ask again for options of no known effect; then in a new process, in which no other call comes first."""
+        for begin in (lambda: None, self.fn.subject.stop)[: 1 + (self.arrays != "jax")] if some else ():
+            begin()
+            with contextlib.suppress(OutOfTime):
+                self.remembers |= any(map(self._answers_otherwise, some))
 
     def _by_modes(self, form: Form, unread: dict[str, str]) -> tuple[Form, dict[str, str]]:
         """Leave out options that change nothing if a parameter of no known meaning may switch them on."""
