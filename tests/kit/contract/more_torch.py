@@ -377,3 +377,34 @@ def window_kept(q, k, v, sliding_window=None):
         WINDOWS[T, S] = (behind >= 0) & ((behind < sliding_window) if sliding_window else True)
     s = q @ k.mT / math.sqrt(q.shape[-1])
     return s.masked_fill(~WINDOWS[T, S], -1e9).softmax(-1) @ v
+
+
+def hf_nothing(module, query, key, value, attention_mask, scaling=None, dropout=0.0):
+    """transformers' sdpa functions: the second result is None, and the arrays are given by name."""
+    s = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    s = s if attention_mask is None else s + attention_mask
+    p = torch.nn.functional.dropout(s.softmax(-1), dropout, module.training)
+    return (p @ value).transpose(1, 2), None
+
+
+def word_square(query, key, value, attention_mask=None, attn_mask_type="padding"):
+    """Megatron, (T, B, N, D): a word for causal, with as many queries as keys alone."""
+    s = torch.einsum("tbnd,sbnd->bnts", query, key) / math.sqrt(query.shape[-1])
+    if attn_mask_type == "causal":
+        assert s.shape[-2] == s.shape[-1]
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -1e4)
+    elif attn_mask_type != "padding":
+        raise ValueError(attn_mask_type)
+    s = s if attention_mask is None else s.masked_fill(attention_mask, -1e4)
+    return torch.einsum("bnts,sbnd->tbnd", s.softmax(-1), value)
+
+
+def nano_past(q, k, v, n_head, past_kv=None):
+    """nanoGPT with a cache, causal, (B, T, N·D): the keys of earlier calls are (B, N, T, D)."""
+    q, k, v = (x.view(*q.shape[:2], n_head, -1).transpose(1, 2) for x in (q, k, v))
+    if past_kv is not None:
+        k, v = (torch.cat(x, 2) for x in zip(past_kv, (k, v), strict=True))
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    T, S = s.shape[-2:]
+    s = s.masked_fill(torch.ones(T, S, dtype=torch.bool).triu(S - T + 1), -math.inf)
+    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2), (k, v)

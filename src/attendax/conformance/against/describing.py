@@ -163,6 +163,8 @@ class Describing:
             return found
         stated = self.fn.stated.get(name)
         kinds = [ours for ours in ([stated] if stated else options.named(name)) if ours not in form.options]
+        if isinstance(self.fn.defaults.get(name), str) and not stated:
+            kinds = []  # no other option is a word
         if isinstance(self.fn.defaults.get(name), bool):
             kinds = [ours for ours in kinds if OPTIONS[ours].values == (True,)]
         if isinstance(self.fn.defaults.get(name), float):  # such as the number that is written where it masks
@@ -273,7 +275,14 @@ class Describing:
     def _by_word(self, form: Form) -> Form | None:
         """The form in which the word "causal" means what it does."""
         ways = [form.but(causal=x) for x in OPTIONS["is_causal"].axes["causal"]]
-        return next(filter(None, (self._settled(ways, probes) for _, probes in self._asked(form, "is_causal"))), None)
+        _, probes = next(self._asked(form, "is_causal"))
+        if found := self._settled(ways, probes):
+            return found
+        lengths = [x.arrays[0].shape[2] == x.arrays[1].shape[2] for x in probes]
+        refused = not any(self.answer(form, x) for x, alike in zip(probes, lengths, strict=True) if not alike)
+        found = self._settled(ways, list(itertools.compress(probes, lengths))) if any(lengths) and refused else None
+        self.alike += ["is_causal"] * (found is not None)
+        return found
 
     def _called(self, /, *given: Any, **more: Any) -> Answer:
         """A call of the function; whether it gives several arrays is kept."""

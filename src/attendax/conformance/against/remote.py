@@ -128,7 +128,7 @@ class Here(Subject):
         container = _container(found)
         if container == 1 and not code:
             right = (*arrays[0].shape[:-1], arrays[2].shape[-1]) if len(arrays) == 3 else ()
-            turned = [getattr(x, "shape", ()) == right for x in found[:2]] == [False, True]
+            turned = bool(right) and [getattr(x, "shape", ()) == right for x in found[:2]] == [False, True]
             container = CONTAINERS.index(OUT_LAST) if turned or CONTAINERS[self.container] == OUT_LAST else container
         self.container = max(self.container, container)
         parts = [x for x in eval(CONTAINERS[container] or "[found]", {"found": found}) if hasattr(x, "dtype")][:2]

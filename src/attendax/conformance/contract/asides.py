@@ -23,6 +23,7 @@ PASTS = (
     "past",
     "cache",
 )
+PAST = 2  # tokens of earlier calls
 FAULT = "fault: "  # before words for a meaning that is a defect
 OPEN = "open: "  # and for one that is right only if it is meant
 HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
@@ -97,19 +98,23 @@ def _switch(ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, 
 
 def _past(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str) -> str:
     """Words for keys and values of earlier calls, in two parameters or a pair: they are joined to those of the call."""
-    into, (query, key, value) = INTO[form.layout], arrays(sizes)
+    query, key, value = arrays(sizes)
     plain = form.keeping(x for x in form.options if not form.options[x].name)
     names = next((x for x in PAST_PAIRS if name in x), (name,))
     if form.pack or form.of_keys or not {*names} <= {*fn.names}:
         return ""
     for x in names:
         plain = plain.offering(forms.PREFIX + x, Option(x))
-    past = [eval(into.format(x="x"), {"xp": np, "x": x[:, :, :2], "B": sizes[0]}) for x in (key, value)]
-    given = dict(zip(names, past if len(names) > 1 else [tuple(past)], strict=True))
-    probe = Probe((query, key[:, :, 2:], value[:, :, 2:]), {forms.PREFIX + x: y for x, y in given.items()})
-    found, right = ask(plain, probe), Candidate(fn, form).right(Probe((query, key, value), {}))
-    joined = found and distance(found[:1], right[:1]) <= TOLERANCE
-    return f"{'a pair of ' * (len(names) == 1)}keys and values of earlier calls, which come first" if joined else ""
+    first = PAST * (sizes[2] == sizes[3])  # it may take as many queries as keys alone
+    right = Candidate(fn, form).right(Probe((query, key, value), {}))[0][:, :, first:]
+    for into in dict.fromkeys((INTO[form.layout], "{x}")):
+        past = [eval(into.format(x="x"), {"xp": np, "x": x[:, :, :PAST], "B": sizes[0]}) for x in (key, value)]
+        given = dict(zip(names, past if len(names) > 1 else [tuple(past)], strict=True))
+        rest = query[:, :, first:], key[:, :, PAST:], value[:, :, PAST:]
+        found = ask(plain, Probe(rest, {forms.PREFIX + x: y for x, y in given.items()}))
+        if found and distance(found[:1], (right,)) <= TOLERANCE:
+            return f"{'a pair of ' * (len(names) == 1)}keys and values of earlier calls, which come first"
+    return ""
 
 
 def _slopes(right: Right, B: int, N: int, T: int, S: int) -> Tried:

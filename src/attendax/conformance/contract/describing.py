@@ -106,7 +106,7 @@ class Describer(Describing):
             unread[name] = "no time to find out; --limit SECONDS gives more"
         square = self.sizes == SQUARE and not form.pack.startswith("qkv")
         known, no_need = {name for row in OPTIONS.values() for name in (*row.names, *row.kinds)}, {SEVERAL: ""}
-        known |= asides.ASIDES.keys()
+        known |= {*asides.ASIDES, *asides.PASTS}
         unread = {k: WHY[k in known or bool(options.named(k))] if x == NOT_TAKEN else x for k, x in unread.items()}
         unread = {k: no_need.get(x, x) for k, x in unread.items() if k not in DROPOUT_NAMES and no_need.get(x, x)}
         self._look_for_state({ours for k, x in unread.items() if x in WHY for ours in options.named(k)})

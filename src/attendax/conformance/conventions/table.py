@@ -103,7 +103,10 @@ def _sides(prefix: str, words: str, begins: str) -> Axis:
     return {prefix + name: line(name, *sides) for name, sides in MISCOUNTED.items()}
 
 
-OF_SCALES = {"1": (UNUSUAL, "T5; keras.layers.Attention"), "1/D": (UNUSUAL, "muP (Yang et al. 2022)")}
+OF_SCALES = {
+    "1": (UNUSUAL, "T5; keras.layers.Attention"), "1/D": (UNUSUAL, "muP (Yang et al. 2022)"),
+    "1/√V": (UNUSUAL, "GPT-2 of transformers, where V is D"),
+}  # fmt: skip
 TABLE: dict[str, Axis] = {
     # Which pairs are seen, by each option; then by all together.
     "causal": {
