@@ -364,6 +364,7 @@ OPEN = {
     "local": "window_size is not understood: it changes nothing, unless",
     "paddle": "a mask of 0 and 1 hides",
     "window_kept": "sliding_window is not understood",
+    "causal_by_default": "window is not understood: it changes nothing, unless mode makes it count",
     "core": "causal is left out if a mask is given",
     "unless_masked": "causal is left out if a mask is given",
     "biased_instead": "causal is left out if a mask or a bias is given",
@@ -425,6 +426,26 @@ def test_nan_gradients_beside_a_query_without_any_key_are_its_convention():
     given = {"only": ["gradient: causal, more queries"], "seed": 7}
     assert not check(attend, **given).failures
     assert check(spoiled, **given).failures
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_number_that_is_added_or_written_where_masked_gives_the_mean_and_a_gradient_of_its_own(adds):
+    """The lowest number swallows the scores of a row without keys; added, it lets their gradients through."""
+    torch = pytest.importorskip("torch")
+    lowest = torch.finfo(torch.float32).min
+
+    def attend(q, k, v, mask=None):
+        s = q @ k.mT * q.shape[-1] ** -0.5
+        if mask is not None:
+            s = s + torch.where(mask, 0.0, lowest) if adds else s.masked_fill(~mask, lowest)
+        return s.softmax(-1) @ v
+
+    def halved(q, k, v, mask=None):
+        return attend(q / 2 + q.detach() / 2, k, v, mask)
+
+    given = {"only": ["gradient: empty row by a mask"], "seed": 7}
+    assert not check(attend, **given).failures
+    assert check(halved, **given).failures
 
 
 def test_values_that_are_reshaped_to_the_width_of_keys_are_not_offered():

@@ -158,7 +158,8 @@ class Describing:
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
-        is_text = isinstance(self.fn.defaults.get(name), str) and "is_causal" not in form.options
+        default = self.fn.defaults.get(name)
+        is_text = isinstance(default, str) and default != "causal" and "is_causal" not in form.options
         if is_text and (found := self._by_word(form.offering("is_causal", Option(name, WORD)))):
             return found
         stated = self.fn.stated.get(name)

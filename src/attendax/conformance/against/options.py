@@ -149,7 +149,7 @@ OPTIONS = {
         (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
         MASKS,
     ),
-    "bias": Row(("bias", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi",
+    "bias": Row(("bias", "ab", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi",
          "rel_pos_bias", "relative_position_bias", "relative_bias", "rel_bias", "pos_bias", "attn_mask", "mask"),
         {"bias": ("added", "subtracted", "first batch", "first head"), "order": _of("order")},
         (lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),),

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves
 from .parts import of_scores
-from .table import ADDED_INSTEAD, ASKS, DECLARED, INSTEAD, SEES_LATER, SLOPES
+from .table import ADDED_INSTEAD, ASKS, DECLARED, INSTEAD, MEAN_ADDED, SEES_LATER, SLOPES
 from .values import LAW, Conventions, law
 
 SEEING_AXES = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
@@ -204,9 +204,11 @@ class Steps:
             even = softmax(np.where(self.known["by_mask"], 0, -np.inf))
             later = np.where(empty, even * (dp - (even * dp).sum(-1, keepdims=True)), 0)
             p = np.where(empty, even, p)
-        found = self._through_the_steps(ds, kept, later)
-        if empty.any() and self.conventions.value("empty") == DECLARED["mean"]:
+        if self.conventions.value("empty") in (DECLARED["mean"], MEAN_ADDED):
             p = np.where(empty, 1 / max(self.known["S"], 1), p)
+        if self.conventions.value("empty") == MEAN_ADDED:
+            ds = np.where(empty, p * (dp - (p * dp).sum(-1, keepdims=True)), ds)
+        found = self._through_the_steps(ds, kept, later)
         found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, "values")
         found["key"], found["value"] = self.line("gradients", keys=found["key"], values=found["value"])
         found["sinks"] = of_sinks.sum((0, 2, 3)) if self.sinks.ndim else of_sinks

@@ -15,6 +15,7 @@ WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
 OVERFLOWS = "exp overflows: the row's largest score is not subtracted"
+MEAN_ADDED = "the mean of the values, by a number that is added"  # which lets gradients through
 SEES_ALL, SEES_LATER = OF_KEYS = "attention to all keys", "the mean of later keys"  # of a query without any key
 SCALED_BIAS = "ALiBi of Falcon"
 LEFT_OUT = "keys behind the last whole block are left out"
@@ -452,6 +453,8 @@ UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from othe
             kind=CONVENTION, source="FlashAttention 2.3, where T <= S"),
     },
     "empty": {
+        MEAN_ADDED: Line("v.sum(-2, keepdims=True) / max(S, 1)", "a query without any key gets the mean of the values",
+            "", CONVENTION, "the lowest finite number is added where masked, as in Llama of transformers"),
         SEES_LATER: Line("softmax(np.where(by_mask, 0, -np.inf)) @ v / by_mask.any(-1, keepdims=True)",
             "a query whose own keys are all masked gets the mean of later keys", "", CONVENTION,
             "a finite number where causal hides, as in GPT-NeoX, and a mask of -inf"),

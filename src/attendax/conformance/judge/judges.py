@@ -10,7 +10,7 @@ import numpy as np
 from ..cases.case import ARRAYS, FORWARD, Inputs, Leaves
 from ..cases.invariance import LAST
 from ..conventions import parts, right
-from ..conventions.table import DECLARED, SEES_ALL
+from ..conventions.table import DECLARED, MEAN_ADDED, SEES_ALL
 from ..conventions.values import law
 from ..worker.errors import Died, Failed
 from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsound
@@ -101,7 +101,8 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
         leaf, dtype = integers[0]  # which has no fractions
         return Finding(Verdict.WRONG, f"{leaf} is {dtype}, expected {trial.dtype}", leaf)
     empty = trial.declared.value("empty")
-    ways = ["", DECLARED["nan"]][: 1 + (trial.dtype == "float16" and empty == DECLARED["mean"])]  # -1e9 is -inf there
+    ways = ["", MEAN_ADDED, DECLARED["nan"]] if empty == DECLARED["mean"] else [""]
+    ways = ways[: 2 + (trial.dtype == "float16")]  # where -1e9 is -inf
     if empty == SEES_ALL and trial.case.level == FORWARD:  # of scores that are rounded as those where masked
         wanted = trial.expected()
         rest = got | {"out": np.where(right.empty_rows(trial.meant())[..., None], wanted["out"], got["out"])}
