@@ -34,6 +34,37 @@ def without_lse(query, key, value, *, mask=None):
     return right_attention.attend(query, key, value, mask=mask)
 
 
+def table_of(tokens):
+    """Attention with a table that is made once, for texts of so many tokens."""
+    table = np.zeros((tokens, tokens), np.float32)
+
+    def attend(query, key, value):
+        T, S = query.shape[-2], key.shape[-2]
+        return right(query, key, value) + (table[:T, :S] + np.zeros((T, S))).sum() * 0
+
+    return attend
+
+
+class TestTheLongestText:
+    LONG = {"arrays": "numpy", "only": ["plain", "in blocks: plain", "causal"], "level": "forward", "in_process": True}
+
+    def test_calls_with_more_tokens_than_any_that_returned_are_not_offered_if_all_raise(self):
+        report = check(table_of(64), **self.LONG)
+        assert report.ok, str(report)
+        assert re.search(r"not judged: \d+ T or S > 7 \(the call raises ValueError: operands", str(report.coverage))
+
+    def test_the_law_takes_texts_of_any_length(self):
+        assert not check(table_of(64), **self.LONG, profile="law").ok
+
+    def test_what_raises_with_few_tokens_and_not_with_more_is_a_fault(self):
+        def attend(query, key, value):
+            if query.shape[-2] == 1:
+                raise IndexError("index 1 is out of bounds")
+            return right(query, key, value)
+
+        assert not check(attend, **self.LONG | {"only": ["one query", "plain"]}).ok
+
+
 class TestWhatIsSaid:
     def test_by_kind_and_reason(self):
         few = FEW | {"only": [*FEW["only"], "gradient: one"]}

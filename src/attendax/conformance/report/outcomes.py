@@ -185,6 +185,7 @@ LEFT = (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 NOT_JUDGED_WORDS = {
     NO_TIME: "No time was left", LEFT_OUT: "There was no time", "no results": "No results", "no folder": "No folder",
 }  # a reason, in a sentence  # fmt: skip
+LONGER = "T or S > "  # and a number: a trait of texts that are longer than any that the function took
 MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
 
 
@@ -214,7 +215,8 @@ class Coverage(NamedTuple):
         by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
         for (reason, kind), number in self.left.items():
             by_reason[reason].append((kind, number))
-        ordered = sorted(by_reason.items(), key=lambda item: -sum(n for _, n in item[1]))
+        by_number = sorted(by_reason.items(), key=lambda item: -sum(n for _, n in item[1]))
+        ordered = sorted(by_number, key=lambda item: not item[1][0][0].startswith(LONGER))  # what limits it comes first
         told = []
         for reason, counts in ordered[:MOST_REASONS]:
             named = [_of_kind(n, kind) for kind, n in counts[:MOST_KINDS]]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..adapters.implementation import OPTIONS, Implementation
 from ..cases import Case
+from ..cases.case import SIZES
 from ..cases.how import How, Left, by_finds
 from ..cases.pool import EXAMPLES
 from ..diagnoses import Reason, diagnosed, first_look
@@ -20,7 +21,7 @@ from ..judge.judging import find, rule_of
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
 from ..report import Report
 from ..report.known_failures import KnownFailures
-from ..report.outcomes import Outcome, versions
+from ..report.outcomes import LONGER, Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.calling import subject_of
 from ..worker.child import waited_by
@@ -32,6 +33,7 @@ CHEAP_RUNS = 3  # where it is cheap
 RIGHT_SECONDS, FAULT_SECONDS = 0.1, 0.5  # seconds of a case that is right, and of a fault
 # Of the time that all cases took once, and seconds: so much more is taken unasked.
 REPEAT_SHARE, REPEAT_SECONDS = 0.5, 1.0
+RETURNED = (Verdict.OK, Verdict.CONVENTION, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT)
 ONCE_MORE = (Verdict.OK, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT, Verdict.OBSCURE)
 SEARCH_CUT_SHORT = "looking for causes was cut short"
 RUN_SEED_STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these
@@ -98,9 +100,10 @@ class Run:
             subject_of(made).stop()
         again, left = functools.partial(self._judge, phase="again"), functools.partial(self._left, "again")
         found = repeated(found, how, again, left)
-        rule, causes, cut = self._causes(found, "causes")
+        rule, causes, cut = self._causes(limited(found, how), "causes")
         if self._rest(found):
-            rule, causes, cut = self._causes(found, "causes of all")
+            rule, causes, cut = self._causes(limited(found, how), "causes of all")
+        found = limited(found, how)
         of_ladder, missing = self._reached(found[len(listed) :])
         found[len(listed) :] = of_ladder
         return Report(
@@ -247,6 +250,29 @@ def repeated(outcomes: Iterable[Outcome], how: How, judge: Callable[[Case, How],
             budget -= again.seconds
             found[k] = _joined(found[k], again, seed) if again.verdict is not Verdict.NOT_JUDGED else found[k]
     return found
+
+
+def limited(outcomes: list[Outcome], how: How) -> list[Outcome]:
+    """The outcomes; calls of more tokens than any call that returned are not offered, if each of them raises.
+
+    A mask that is made once for the longest text has such a limit. The profile "law" asks for texts of any length.
+    """
+    raised = [o for o in outcomes if o.verdict is Verdict.OBSCURE and o.case.judge != "refused"]
+    returned = [_tokens(o.case) for o in outcomes if o.verdict in RETURNED]
+    longest = max(returned, default=0)
+    if how.strict or not returned or any(_tokens(o.case) <= longest for o in raised):
+        return outcomes
+    lack = f"{LONGER}{longest}"
+    findings = {
+        o.case.name: Finding(Verdict.NOT_OFFERED, f"raises {o.finding.message}", lack=lack, refused=True)
+        for o in raised
+    }
+    return [o._replace(finding=findings.get(o.case.name, o.finding)) for o in outcomes]
+
+
+def _tokens(case: Case) -> int:
+    sizes = SIZES | case.sizes
+    return max(sizes["T"], sizes["S"])
 
 
 def _is_asked_again(outcome: Outcome, how: How) -> bool:
