@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 import right_attention
-from attendax.conformance import CASES, Implementation, Verdict, checking
+from attendax.conformance import CASES, Implementation, Verdict, assert_conforms, checking
 from attendax.conformance.adapters.implementation import OPTIONS
 from attendax.conformance.cases import Inputs
 from attendax.conformance.frameworks import framework
 from attendax.conformance.judge import dense
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
-from attendax.conformance.run.run import Run
 from libraries import ADAPTERS, implementation
 from planted import by_law
 from stated import check
@@ -164,7 +163,8 @@ def test_a_fault_without_optimizations_alone_is_none(monkeypatch):
     monkeypatch.setattr(framework("jax"), "cheaply", wrong)
     some = {"arrays": "jax", "only": ["plain", "one query"], "level": "forward", "in_process": True}
     assert check(formula, **some).ok
-    monkeypatch.setattr(Run, "_confirmed", lambda run, outcome, phase: outcome)
+    assert assert_conforms(formula, case_of("plain"), in_process=True).verdict is Verdict.OK
+    monkeypatch.setattr("attendax.conformance.run.run.confirmed", lambda made, outcome, how: (made, outcome))
     assert not check(formula, **some).ok
 
 

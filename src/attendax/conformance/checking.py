@@ -17,7 +17,7 @@ from .judge.verdicts import Finding, Verdict
 from .report import Report
 from .report.known_failures import KnownFailures
 from .run.budget import Budget
-from .run.run import Run, Telling
+from .run.run import Run, Telling, confirmed
 from .run.run import judge as judge
 from .worker.calling import subject_of
 from .worker.place import implement
@@ -177,7 +177,7 @@ def assert_conforms(
         made, found = _implement_once(fn, how, settings | {"in_process": in_process}, settled)
     except NoFormula as error:
         raise AssertionError(str(error)) from error
-    outcomes = [judge(made, one, how) for one in alone(made, [case], how)]
+    outcomes = [confirmed(made, judge(made, one, how), how)[1] for one in alone(made, [case], how)]
     outcome = next((outcome for outcome in outcomes if outcome.verdict.fails), outcomes[0])
     case, finding = outcome.case, outcome.finding
     if finding.verdict is Verdict.NOT_OFFERED:

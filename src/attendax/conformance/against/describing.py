@@ -734,9 +734,8 @@ class Describing:
             return form, None
         found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
         found = found or self._settled([form.but(empty=SEES_ALL)], [probe._replace(scores=(FILL,))])
-        if (
-            "mask" in probe.options and form.how["always"] and form.how["joins"] != INSTEAD
-        ):  # a mask may leave keys that causal hides
+        both = form.how["always"] and form.how["joins"] != INSTEAD
+        if both and "mask" in probe.options:  # a mask may leave keys that causal hides
             mask = probe.options["mask"] | True
             mask[..., : 1 + max(S - self.sizes[2], 0)] = False
             found = self._settled([form.but(empty=SEES_LATER)], [probe, self._probe({"mask": mask})]) or found

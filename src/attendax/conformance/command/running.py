@@ -21,7 +21,7 @@ from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import Outcome
-from ..run.run import judge
+from ..run.run import confirmed, judge
 from ..worker.calling import subject_of
 from ..worker.child import FOUND_THERE
 from ..worker.errors import Unusable
@@ -98,7 +98,8 @@ def _reproduce(args: argparse.Namespace) -> int:
         made, _ = by_description(make, args.target, settled, in_process=args.in_process)
         after.callback(subject_of(made).close)
         taken, case = _as_printed(made, args.reproduce, how)
-        outcome = judge(taken, case, how._replace(claims=(case.claim,)))  # who names a case asks it
+        how = how._replace(claims=(case.claim,))  # who names a case asks it
+        _, outcome = confirmed(taken, judge(taken, case, how), how)
     return show_script(outcome)
 
 

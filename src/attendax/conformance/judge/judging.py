@@ -30,13 +30,8 @@ NEEDED: dict[str, tuple[str, Callable[[dict[str, int]], dict[str, int]]]] = {
 }
 TRACED = {FORWARD: "traced", GRADIENT: "traced gradient"}  # which is not compiled
 IN_PLACE_ERROR = re.compile("is read-only|leaf Variable that requires grad is being used in an in-place operation")
-PROBED = (
-    "grouped heads",
-    "V != D",
-    "V != D with grouped heads",
-    *DTYPES,
-    GRADIENTS,
-)  # what no keyword shows, and who lacks it raises
+# What no keyword shows, and who lacks it raises.
+PROBED = ("grouped heads", "V != D", "V != D with grouped heads", *DTYPES, GRADIENTS)
 
 
 def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:

@@ -68,6 +68,7 @@ class Run:
     ) -> None:
         self.implementation, self.how, self.budget, self.known, self.tell = implementation, how, budget, known, tell
         self.faults = 0
+        self.is_confirmed = False  # whether a fault was there with all of XLA's optimizations as well
         self.patience = Patience()
         self.reasons: list[Reason] | None = None  # that are known, once the plainest faults were looked at
         self.of_start = subject_of(implementation).cores()
@@ -132,25 +133,12 @@ class Run:
         found = []
         for index, case in enumerate(cases, start=first):
             self.tell.asks(index, number, case)
-            found.append(self._confirmed(self._judge(case, self.how, phase), phase))
+            found.append(self._judge(case, self.how, phase))
             self.faults += found[-1].verdict.fails and not found[-1].known
             self.tell.found(found[-1])
             if self._left("cases before the first look") <= 0:
                 self._look(found)
         return found
-
-    def _confirmed(self, outcome: Outcome, phase: str) -> Outcome:
-        """The outcome; if it is the first fault of a JAX function, that of the case with all of XLA's optimizations.
-
-        If these make it right, XLA has them from then on.
-        """
-        if self.faults or not outcome.verdict.fails or self.implementation.arrays != "jax":
-            return outcome
-        cheap, self.implementation = self.implementation, dataclasses.replace(self.implementation, optimized=True)
-        outcome = self._judge(outcome.case, self.how, phase)
-        if outcome.verdict.fails:
-            self.implementation = cheap
-        return outcome
 
     def _look(self, found: Sequence[Outcome]) -> None:
         """Look for reasons of the plainest faults, once, in a run that may end before all causes are found."""
@@ -178,7 +166,11 @@ class Run:
             most = min(self.budget.length * CASE_SHARE, self.budget.left())
             subject = subject_of(self.implementation)
             seconds = self.patience.of(case, subject.slowest, subject.starting, most)
-        outcome = judge(self.implementation, case, how if seconds == math.inf else how._replace(timeout=seconds))
+        how = how if seconds == math.inf else how._replace(timeout=seconds)
+        outcome = judge(self.implementation, case, how)
+        if outcome.verdict.fails and not self.is_confirmed:
+            self.implementation, outcome = confirmed(self.implementation, outcome, how)
+            self.is_confirmed = outcome.verdict.fails
         if outcome.verdict is Verdict.TIMEOUT:
             self.patience.late += 1
             finding = outcome.finding
@@ -232,6 +224,15 @@ def judge(implementation: Implementation, case: Case, how: How | None = None) ->
     if not finding.verdict.fails:
         return Outcome(case, finding, seconds, "")
     return Outcome(case, finding, seconds, reproduction(implementation, case, finding, how), got=got)
+
+
+def confirmed(made: Implementation, outcome: Outcome, how: How) -> tuple[Implementation, Outcome]:
+    """A fault of a JAX function, judged again with all of XLA's optimizations; these stay on if they make it right."""
+    if made.arrays != "jax" or made.optimized or not outcome.verdict.fails:
+        return made, outcome
+    optimized = dataclasses.replace(made, optimized=True)
+    outcome = judge(optimized, outcome.case, how)
+    return (made if outcome.verdict.fails else optimized), outcome
 
 
 def repeated(outcomes: Iterable[Outcome], how: How, judge: Callable[[Case, How], Outcome], left: Left) -> list[Outcome]:
