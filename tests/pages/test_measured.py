@@ -161,7 +161,6 @@ UNMEASURED = {  # sizes, limits and definitions, by page
     "against.md": "The time limit of a call is 60 seconds",
     "attention.md": "an array of 16,384 x 16,384 scores would take 4,096 MiB",
     "check-reference.md": "12 seconds by default, for JAX 24",
-    "devices.md": "| n | t | ring | all_gather | ulysses |",  # arithmetic, below "Nothing here is measured"
     "laws/L8.md": "most 8 times the plain formula's",
     "sharp-bits.md": "off by at most 8 times the error of the plain formula",
     "without-python.md": "less than 80 MiB of files",
