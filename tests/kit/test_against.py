@@ -14,6 +14,7 @@ from attendax import cli
 from attendax.conformance.against import describing_layers, diff, layers, report
 from attendax.conformance.against.remote import Function
 from attendax.exits import Refusal
+from contract.more_numpy import channels_first, columns, joined_heads
 from pairs_of_functions import PAIRS, softmax
 
 QUICK = (
@@ -144,6 +145,21 @@ def test_a_result_with_its_heads_elsewhere(a, b, gives):
     assert gives in str(named["layout"])
     assert set(named) <= {"layout", "arguments"}
     assert named["layout"].shown
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "takes"),
+    [
+        (channels_first, joined_heads, "A takes qkv (B, N·3·D, T); B takes qkv (T, B, N·3·D)"),
+        (joined_heads, channels_first, "A takes qkv (T, B, N·3·D); B takes qkv (B, N·3·D, T)"),
+        (moved, columns, "A takes (B, N, T, D) and gives (B, T, N, D); B takes (D, T)"),
+    ],
+)
+def test_arrays_that_are_joined_or_have_their_channels_first(a, b, takes):
+    """Each is called by the other: arrays that are joined head by head, and columns as tokens."""
+    found = diff(a, b)
+    assert found.explained, found.text()
+    assert any(takes in str(x) for x in found.differences)
 
 
 def test_rounding_is_no_difference():

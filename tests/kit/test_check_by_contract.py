@@ -338,7 +338,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "padding_alone": "hide padding", "repeats_tiled": "tiled", "keys_reshaped": "instead of transposed",
     "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
     "weights_scaled": "1/√(N·D)", "texts_heads": "by a reshape without a transpose",
-    "queries_padded": "hide queries",
+    "queries_padded": "hide queries", "times_tril": "masked scores are 0",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
@@ -365,6 +365,7 @@ OPEN = {
     "paddle": "a mask of 0 and 1 hides",
     "window_kept": "sliding_window is not understood",
     "causal_by_default": "window is not understood: it changes nothing, unless mode makes it count",
+    "any_rank": "not scaled",
     "core": "causal is left out if a mask is given",
     "unless_masked": "causal is left out if a mask is given",
     "biased_instead": "causal is left out if a mask or a bias is given",
@@ -456,7 +457,7 @@ def test_values_that_are_reshaped_to_the_width_of_keys_are_not_offered():
         e = np.exp(s - s.max(-1, keepdims=True))
         return (e / e.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(len(q), -1, q.shape[1] * q.shape[3])
 
-    report = check(attend, only=["plain", "values wider"], level="forward", seed=7, budget=0)
+    report = check(attend, only=["plain", "values wider"], level="forward", seed=7, budget=0, sizes={"T": 4})
     assert not report.failures
     assert "gives the shape" in str(report)
 

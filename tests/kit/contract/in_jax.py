@@ -154,6 +154,16 @@ def biased_instead(q, v, k, attn_bias=None):
     return jnp.einsum("nts,snd->tnd", jax.nn.softmax(s), v).reshape(-1, q.shape[1] * q.shape[2])
 
 
+def any_rank(query, key, value, position_bias=None, deterministic=True, dropout_rate=0.1, dropout_rng=None):
+    """T5 in Flax: (B, T, N, D) to (B, T, N·D), and (T, N, D) as well; it drops if it is not deterministic."""
+    s = jnp.einsum("...tnd,...snd->...nts", query, key)
+    p = jax.nn.softmax(s if position_bias is None else s + position_bias)
+    if not deterministic and dropout_rate > 0:
+        p = jnp.where(jax.random.bernoulli(dropout_rng, 1 - dropout_rate, p.shape), p / (1 - dropout_rate), 0)
+    out = jnp.einsum("...nts,...snd->...tnd", p, value)
+    return out.reshape(*out.shape[:2], -1)
+
+
 variants(globals(), _jaxnn, "ahead", "tiled", "short")
 variants(globals(), _flax, "unscaled")
 variants(globals(), _keras, "strict")

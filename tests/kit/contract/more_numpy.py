@@ -494,3 +494,48 @@ def causal_by_default(q, k, v, mode="causal", window=None):
     seen = {"causal": behind >= 0, "full": behind > -T - S}.get(mode)
     seen = (behind >= 0) & (behind < window) if seen is None else seen
     return softmax(np.where(seen, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -1e9)) @ v
+
+
+def columns(V, Q, K, masked=False):
+    """Lecture notes: a token is a column, (D, T), values come first, and a flag of any name is causal."""
+    s = K.T @ Q / np.sqrt(len(K))  # (S, T)
+    s = np.where(np.tri(*s.shape[::-1], dtype=bool).T | (not masked), s, -np.inf)
+    return V @ softmax(s.T).T
+
+
+def channels_first(qkv, n_heads):
+    """Guided diffusion: (B, N·3·D, T)."""
+    heads = qkv.reshape(len(qkv), n_heads, -1, qkv.shape[-1])
+    q, k, v = np.split(heads, 3, axis=2)
+    return (v @ softmax(q.swapaxes(2, 3) @ k / np.sqrt(q.shape[2])).swapaxes(2, 3)).reshape(len(qkv), -1, q.shape[-1])
+
+
+def joined_heads(qkv, num_heads, causal=True):
+    """A TensorRT plugin, (T, B, N·3·D)."""
+    q, k, v = np.split(np.moveaxis(qkv.reshape(*qkv.shape[:2], num_heads, -1), 0, 2), 3, axis=-1)
+    s = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1])
+    s = np.where(np.tri(len(qkv), dtype=bool), s, -np.inf) if causal else s
+    return np.moveaxis(softmax(s) @ v, 2, 0).reshape(*qkv.shape[:2], -1)
+
+
+def two_masks(q, k, v, padding_mask=None, look_ahead_mask=None):
+    """A tutorial of TensorFlow: two masks, of what is hidden."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    for mask in (padding_mask, look_ahead_mask):
+        s = s if mask is None else s + mask * -1e9
+    return softmax(s) @ v
+
+
+def times_tril(q, k, v, causal=True):
+    """(T, D): hidden scores are 0, with as many queries as keys alone."""
+    s = q @ k.T / np.sqrt(q.shape[-1])
+    return softmax(s * np.tri(len(s)) if causal else s) @ v
+
+
+def below_zero(q, k, v, n_head, causal=1, softcap=-1.0, temperature=-1.0):
+    """(T, N·D) of an engine in C: a number below 0 counts as not given."""
+    q, k, v = (x.reshape(len(x), n_head, -1).swapaxes(0, 1) for x in (q, k, v))
+    s = q @ k.swapaxes(1, 2) / (temperature if temperature > 0 else np.sqrt(q.shape[-1]))
+    s = softcap * np.tanh(s / softcap) if softcap > 0 else s
+    s = np.where(np.tri(*s.shape[1:], s.shape[2] - s.shape[1], dtype=bool), s, -np.inf) if causal else s
+    return (softmax(s) @ v).swapaxes(0, 1).reshape(q.shape[1], -1)

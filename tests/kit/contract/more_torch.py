@@ -408,3 +408,24 @@ def nano_past(q, k, v, n_head, past_kv=None):
     T, S = s.shape[-2:]
     s = s.masked_fill(torch.ones(T, S, dtype=torch.bool).triu(S - T + 1), -math.inf)
     return (s.softmax(-1) @ v).transpose(1, 2).flatten(2), (k, v)
+
+
+def causal_unless_told(qkv, causal=None, key_padding_mask=None):
+    """Phi, (B, T, 3, N, D): causal unless told otherwise, and a finite number is added twice."""
+    q, k, v = qkv.unbind(2)
+    s = torch.einsum("btnd,bsnd->bnts", q, k) / math.sqrt(q.shape[-1])
+    if key_padding_mask is not None:
+        s = s - 1e4 * ~key_padding_mask[:, None, None]
+    if causal is None or causal:
+        s = s + torch.full(s.shape[-2:], -1e4).triu(1)
+    return torch.einsum("bnts,bsnd->btnd", s.softmax(-1), v)
+
+
+def one_list(q, k, v, cu_seqlens, causal=False):
+    """Sequences behind each other, and one key head for all by broadcasting alone."""
+    out = []
+    for a, b in zip(cu_seqlens.tolist(), cu_seqlens[1:].tolist(), strict=False):
+        s = torch.einsum("tnd,snd->nts", q[a:b], k[a:b]) / math.sqrt(q.shape[-1])
+        s = s.masked_fill(torch.ones(b - a, b - a, dtype=torch.bool).triu(1), -math.inf) if causal else s
+        out.append(torch.einsum("nts,snd->tnd", s.softmax(-1), v[a:b]))
+    return torch.cat(out)

@@ -115,7 +115,7 @@ class Describing:
         self.form: Form | None = None  # as far as it is found
         self.remembers = False  # whether a call changes what the same call gives later
         self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
-        causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
+        causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) == 1]  # it is asked without first
         drops = [x for x in DROPOUT_NAMES if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
         caps = [x for x in OPTIONS["softcap"].names if isinstance(cap := fn.defaults.get(x), int | float) and cap > 0]
         numbers = [x for x, value in fn.defaults.items() if type(value) is int and value > 0]
@@ -145,7 +145,7 @@ class Describing:
             if name in DROPOUT_NAMES:
                 form = self._dropout(form, name)
                 self.unknown[name] = "dropout is drawn at random; no adapter has it"
-            elif name not in (*GROUPED_NAMES, *form.given):
+            elif name not in (*GROUPED_NAMES, *SHARED_DROPOUT) and (name in self.given or name not in form.given):
                 self.unknown[name] = NOT_TAKEN
         return Candidate(self.fn, self._kept(form), True, self.unknown, self.sizes)
 
@@ -170,11 +170,14 @@ class Describing:
             kinds = [ours for ours in kinds if OPTIONS[ours].values == (True,)]
         if isinstance(self.fn.defaults.get(name), float):  # such as the number that is written where it masks
             kinds = [ours for ours in kinds if ours not in (*options.MASKED - {"window"}, "bias")]
-        if found := next(filter(None, (self._read(form, name, ours) for ours in kinds)), None):
+        causal = "is_causal" in form.options or form.how["always"]
+        flag = not kinds and default is False and not causal  # of any name
+        if found := next(filter(None, (self._read(form, name, ours) for ours in kinds or ["is_causal"] * flag)), None):
             return found
         if "mask" in options.named(name) and (found := self._beside_padding(form, name)):
             return found
-        ignored = [self._read(form, name, ours, True) for ours in kinds]
+        second = "mask" in form.options and "mask" in options.named(name)  # which may be a mask beside another
+        ignored = [self._read(form, name, ours, True) for ours in kinds if not second]
         return ignored[0] if ignored and all(ignored) else self._otherwise(form, name, kinds)
 
     def _beside_padding(self, form: Form, name: str) -> Form | None:
@@ -250,8 +253,20 @@ class Describing:
             if given is self.given or given != self.given:
                 self.given = given
                 if form := self._plain():
-                    return form
+                    return self._uncaused(form)
         return None
+
+    def _uncaused(self, form: Form) -> Form:
+        """The form; not causal if it is causal only as long as a parameter is None."""
+        off = dict.fromkeys((x for x in OPTIONS["is_causal"].names if self.fn.defaults.get(x, "") is None), False)
+        if not (off and form.how["always"]):
+            return form
+        given, self.given = self.given, self.given | off
+        plain = self._plain()
+        if plain and not plain.how["always"]:
+            return plain
+        self.given = given
+        return form
 
     def _roughly(self, sizes: tuple[int, ...]) -> Form | None:
         """The form of its plain call if that is as near to the formula as half precision."""

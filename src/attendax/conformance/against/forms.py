@@ -41,8 +41,10 @@ SIDE_LINES = {
 }  # fmt: skip
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
-# the axis on which arrays are stacked, and the layout of each; on the last one they are joined
-PACKED = (*itertools.product((2, 3, 1, 0), ("BTND", "BNTD", "TBND")), (-1, "BT(ND)"))
+PACKED = (  # the axis on which arrays are stacked and the layout of each; axes on which they are joined before it
+    *itertools.product((2, 3, 1, 0), ("BTND", "BNTD", "TBND")), ("D", "BTND"), ("D", "BNTD"),
+    *itertools.product("ND", ("BT(ND)", "TB(ND)", "B(ND)T")),
+)  # fmt: skip
 PREFIX = "given_"  # before the name of a keyword that is given to both as it is
 ROLES = {"q": "query", "k": "key", "v": "value"}
 UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
@@ -118,7 +120,7 @@ class Form:
 
     path: str = ""  # "module:function"
     arrays: str = "numpy"  # of which framework
-    # of the arrays: the axes, which comes when, and on which axis some are stacked ("qkv 2")
+    # of the arrays: the axes, which comes when, and on which axis some are stacked ("qkv 2") or joined ("qkv N")
     layout: str = "BNTD"
     order: str = "query, key, value"
     pack: str = ""
@@ -181,7 +183,7 @@ def order_of(names: Iterable[str]) -> str:
 
 
 def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
-    """Each way in which the arrays may be given, of those sizes; then those whose result has the heads elsewhere."""
+    """Each way in which the arrays may be given, of those sizes: first those with batches and heads."""
     count = sum(name not in HEAD_NAMES for name in fn.required)
     heads = next((name for name in fn.names if name in HEAD_NAMES), "")
     told = bool(heads) or MODULE_STUB in fn.meant.values()
@@ -195,17 +197,20 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
     plain = [
         dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}", order=", ".join(order))
-        for order, pack, (axis, layout) in itertools.product(orders, packs, PACKED[: None if told else -1])
-        if pack == "qkv" or order[0] == "query"
+        for order, pack, (axis, layout) in itertools.product(orders, packs, PACKED)
+        if (told or "(ND)" not in layout) and (pack == "qkv" or order[0] == "query")
     ] + [
         dataclasses.replace(form, layout=layout, order=", ".join(order))
         for order, layout in itertools.product(orders if count >= 3 else (), LAYOUTS)
         if (told or "(ND)" not in layout) and (layout == VARLEN) == bool(begins)
         if square or len(begins) != 1  # of queries and of keys
     ]
-    moved = ((x, given) for x, (taken, given) in itertools.product(plain, MOVED) if x.layout == taken)
-    yield from plain
-    yield from (dataclasses.replace(x, returned=given) for x, given in moved)
+    moved = [
+        dataclasses.replace(x, returned=given)
+        for x, (taken, given) in itertools.product(plain, MOVED)
+        if x.layout == taken
+    ]
+    yield from sorted(plain + moved, key=lambda x: not set("BN") <= set(x.layout))  # some take arrays of any rank
     for x, (taken, *of_keys) in itertools.product(plain, KEY_LAYOUTS):
         if x.layout == taken and not x.pack:
             yield dataclasses.replace(x, of_keys=tuple(of_keys), grouped="BSD" in of_keys)

@@ -18,6 +18,8 @@ INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",
     "T(ND)": "{x}.swapaxes(0, 1).reshape({x}.shape[1], -1)", "BTD": "{x}", "TD": "{x}",
     "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)",
+    "BDNT": "xp.moveaxis({x}, 3, 1)", "B(ND)T": "{x}.swapaxes(2, 3).reshape(B, -1, {x}.shape[2])",
+    "BDT": "{x}.swapaxes(1, 2)", "DT": "{x}.swapaxes(0, 1)",
     VARLEN: "xp.concatenate([y.swapaxes(0, 1) for z in {x} for y in (z, z[:, :1])])",
 }  # fmt: skip
 OUT_OF = {  # and back
@@ -26,6 +28,8 @@ OUT_OF = {  # and back
     "TND": "{x}.swapaxes(0, 1)[None]", "BTD": "{x}[:, None]", "TD": "{x}[None, None]",
     "T(ND)": "{x}.reshape({x}.shape[0], heads, -1).swapaxes(0, 1)[None]",
     "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, heads, -1), 0, 2)",
+    "BDNT": "xp.moveaxis({x}, 1, 3)", "B(ND)T": "{x}.reshape(B, heads, -1, {x}.shape[-1]).swapaxes(2, 3)",
+    "BDT": "{x}.swapaxes(1, 2)[:, None]", "DT": "{x}.swapaxes(0, 1)[None, None]",
     VARLEN: "{x}.reshape(B, T + 1, {x}.shape[1], -1)[:, :T].swapaxes(1, 2)",
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
@@ -42,9 +46,9 @@ MOVED = (  # the heads of a result elsewhere than those of the arrays
 )  # fmt: skip
 RESULT_LAYOUTS = INTO | {  # layouts of a result, and back
     "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
-    "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]",
+    "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]", "BDT": "{x}[:, 0].swapaxes(1, 2)", "DT": "{x}[0, 0].swapaxes(0, 1)",
 }  # fmt: skip
-BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)", "T(ND)")}
+BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)", "B(ND)T", "T(ND)")}
 ARRAY_NAMES = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
 AS_IT_IS = "{x}", "{x}"  # the lines of a value that is given as it is
 OF_KEYS = "(BN)1S"  # the rank of a bias for each head and key, as Bloom has it
@@ -92,6 +96,7 @@ MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axe
 
 
 ARRAY_COUNTS = {"qkv": "3", "kv": "2"}  # of the arrays in one
+JOINED = {"N": 1, "D": 3}  # axes of (B, N, T, D) on which arrays are joined, before they have another layout
 
 
 def axes_of(layout: str, pack: str = "") -> str:
@@ -102,8 +107,9 @@ def axes_of(layout: str, pack: str = "") -> str:
         for x in layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")
     ]
     name, _, axis = pack.partition(" ")
-    if axis == "-1":
-        axes[-1] = f"{ARRAY_COUNTS[name]}·{axes[-1]}"
+    if axis in JOINED:
+        count, at = ARRAY_COUNTS[name], next(k for k, x in enumerate(axes) if "D" in x)
+        axes[at] = f"{count}·{axes[at]}" if axis == "N" else axes[at].replace("D", f"{count}·D")
     elif name:
         axes.insert(int(axis), ARRAY_COUNTS[name])
     return f"({', '.join(axes)})"
@@ -144,7 +150,7 @@ OPTIONS = {
         {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
-         "src_mask", "m", "adj", "adjacency", "adj_mask"),
+         "src_mask", "m", "adj", "adjacency", "adj_mask", "causal_mask"),
         {"mask": READ, "masking": tuple(MASKING)},
         (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
         MASKS,
@@ -156,7 +162,7 @@ OPTIONS = {
         {rank: RANKS[rank] for rank in ("BNTS", "NTS", OF_KEYS, "TS")}),
     "scale": Row(
         ("scale", "softmax_scale", "sm_scale", "scaling", "scaling_factor", "factor", "logits_scale", "norm_factor",
-         "temperature", "qk_scale", "scale_factor"),
+         "temperature", "qk_scale", "scale_factor", "query_pre_attn_scalar"),
         {"given_scale": _of("given_scale")}, (0.25, 0.0, -1.0, 0.5, 2.0),
         {"a factor": ("{x}", "{x}"), "a divisor": (OVER, OVER)},
     ),
@@ -220,8 +226,8 @@ UNREAD_NAMES = ("training", "train", "deterministic", "implementation", "precisi
 
 
 NAME_PARTS = {  # of names that no row has: what they may be
-    "mask": ("mask", "bias", "is_causal"), "causal": ("is_causal",), "bias": ("bias",), "scale": ("scale",),
-    "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",),
+    "mask": ("mask", "bias", "is_causal"), "causal": ("is_causal",), "bias": ("bias",), "scal": ("scale",),
+    "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",), "pad": ("mask", "key_lengths"),
 }  # fmt: skip
 
 
@@ -234,7 +240,8 @@ def named(name: str) -> list[str]:
     """The options that a keyword may be, by its name."""
     known = [ours for ours, row in OPTIONS.items() if name in row.names]
     # Lengths of queries; factors of weights, or which of them dropout keeps; one number.
-    none = name.startswith("q") or "head_mask" in name or is_dropout_mask(name) or name in LONGEST_NAMES
+    of_heads = name in ("head_mask", "layer_head_mask")
+    none = name.startswith("q") or of_heads or is_dropout_mask(name) or name in LONGEST_NAMES
     parts = [] if none else [part for part in NAME_PARTS if part in name.lower()]
     return known or list(dict.fromkeys(x for part in parts for x in NAME_PARTS[part]))
 

@@ -7,7 +7,7 @@ from ..conventions.table import DECLARED
 from .forms import LSE, SOFTMAX, UNKNOWN, Form, Option, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAY_NAMES, BACK, INTO, KEYS, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
+from .options import ARRAY_NAMES, BACK, INTO, JOINED, KEYS, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
 from .remote import IMPORTS, PERHAPS, reached
 
 ARRAYS = "query", "key", "value"
@@ -60,14 +60,18 @@ class Adapter(Keywords):
         a = self.a
         pack, _, axis = a.pack.partition(" ")
         names = a.order if pack == "qkv" else a.order.removeprefix("query, ")
-        lines = [f"{names} = xp.moveaxis({pack}, {axis}, 0)"] if pack else []
-        if pack and axis == "-1":
-            count = len(names.split(", "))
-            part = f"{pack}[..., n * ({pack}.shape[-1] // {count}) : (n + 1) * ({pack}.shape[-1] // {count})]"
-            lines = [f"{names} = ({part} for n in range({count}))"]
-        lines += [f"heads = {a.heads}"] if a.heads not in ("", "heads") else []
-        into = OUT_OF[a.layout]
-        lines += ["B = query.shape[0]"] if "B," in into else []
+        into, merged = OUT_OF[a.layout], a.layout.replace("(ND)", "M")
+        lines = [f"{names} = xp.moveaxis({pack}, {axis}, 0)"] if pack and axis not in JOINED else []
+        if axis in JOINED:
+            at, count = merged.index("M") if axis == "N" else JOINED[axis], len(names.split(", "))
+            part = f"{':, ' * at}n * ({pack}.shape[{at}] // {count}) : (n + 1) * ({pack}.shape[{at}] // {count})"
+            lines = [f"{names} = ({pack}[{part}] for n in range({count}))"]
+        own = [f"heads = {a.heads}"] if a.heads not in ("", "heads") else []
+        if axis == "D":
+            each = ["query"] * (pack == "kv") + [pack]
+            own += [f"B = {pack}.shape[{merged.find('B')}]"] * ("B," in into)
+            return own + [f"{x} = {into.format(x=x)}" for x in each if into != "{x}"] + lines
+        lines += own + [f"B = query.shape[{merged.find('B')}]"] * ("B," in into)
         if a.of_keys:
             each = [into, *(KEYS[x][1] if x in KEYS else into for x in a.of_keys)]
             given = (line.format(x=x) for line, x in zip(each, ARRAYS, strict=True))
@@ -110,12 +114,16 @@ class Adapter(Keywords):
         if self.loops:
             return self._looped(into, words)
         pack, _, axis = b.pack.partition(" ")
-        parts = [self._given(x, into) for x in b.order.split(", ")]
+        parts, before = [self._given(x, into) for x in b.order.split(", ")], list[str]()
         if b.has_one_key_head:
             return self._by_groups(parts, words)
-        if pack:
-            alone, join = parts[: pack == "kv"], "concatenate" if axis == "-1" else "stack"
-            arrays = [*alone, f"xp.{join}([{', '.join(parts[len(alone) :])}], {axis})"]
+        if axis in JOINED:
+            alone = parts[: pack == "kv"]
+            joined = f"xp.concatenate([{b.order.removeprefix('query, ' * len(alone))}], {JOINED[axis]})"
+            before, arrays = [f"{pack} = {joined}"], [*alone, into.format(x=pack)]
+        elif pack:
+            alone = parts[: pack == "kv"]
+            arrays = [*alone, f"xp.stack([{', '.join(parts[len(alone) :])}], {axis})"]
         elif b.by_name:
             arrays = [f"{k}={x}" for k, x in zip(b.by_name, parts, strict=True)]
         elif b.of_keys:
@@ -125,8 +133,13 @@ class Adapter(Keywords):
         call = f"fn({', '.join([*arrays, *words, *['**options'] * self.maybe])})"
         cut = ["out = out[..., : N * D]"] * (b.layout in ("M(ND)", "(ND)M"))
         if not (b.container or self.lse):
-            return [f"out = {call}", *cut]
-        return [f"found = {self._parts(call)}", "out = found[0] if isinstance(found, (tuple, list)) else found", *cut]
+            return [*before, f"out = {call}", *cut]
+        return [
+            *before,
+            f"found = {self._parts(call)}",
+            "out = found[0] if isinstance(found, (tuple, list)) else found",
+            *cut,
+        ]
 
     def _given(self, name: str, into: str) -> str:
         """An array as ``b`` is given it."""
@@ -168,6 +181,7 @@ class Adapter(Keywords):
         axis, shape = (1 if index == ":, n" else 0), "B, N, T" * (len(self.loops) == 2)
         turned = ".swapaxes(1, 2)" * (b.layout == "TND")
         turned = ".reshape(B, T, N, -1).swapaxes(1, 2)" if b.outcome == "T(ND)" else turned
+        turned = ".swapaxes(-2, -1)" if b.outcome in ("BDT", "DT") else turned
         if self.lse:
             whole = f".reshape({shape}, *x[0].shape[1:])" * bool(shape)
             lines = [f"rows = [{self._parts(call)} {loop}]", f"rows = {AS_TUPLES}"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from attendax.exits import Refusal
 
-from ..against import examples, options
+from ..against import examples, forms, options
 from ..against.asking import SQUARE, TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.describing import FILL, NOT_TAKEN, SECOND, SEVERAL, Describing
 from ..against.forms import BY_LAW, Form, Option
@@ -202,7 +202,7 @@ class Describer(Describing):
         if isinstance(default, int):
             return (2, 3, 2 * default) if default > 1 else (1 - default, 2)
         if isinstance(default, float):
-            return (2 * default, default / 2) if default else (0.5, 1.0)
+            return (0.5, 1.0) if -1 <= default <= 0 else (2 * default, default / 2)  # -1 is off, as 0 is
         return ()
 
     def _beside(self, form: Form, name: str) -> str:
@@ -227,8 +227,28 @@ class Describer(Describing):
         if number and name in self.refusals and name not in self.taken:
             return f"refused, {self.refusals[name]!r}"
         with contextlib.suppress(OutOfTime):
+            if "mask" in form.options and name in self.fn.names and "mask" in options.named(name):
+                return self._second_mask(form, name)
             return asides.words(self.fn, self.answer, form, self.sizes, name)
         return ""
+
+    def _second_mask(self, form: Form, name: str) -> str:
+        """Words for a mask beside another, if both hide pairs and a pair is seen that neither hides."""
+        first = form.options["mask"]
+        rest = form.keeping(x for x in form.options if not form.options[x].name)
+        alone = super()._read(rest.but(joins=BY_LAW["joins"]), name, "mask")
+        if not alone or alone.how["mask"] != BY_LAW["mask"] or alone.options["mask"].name != name:
+            return ""
+        kind = alone.options["mask"].form
+        one, other = (options.drawn("mask", x, self.sizes, seed) for seed, x in enumerate((first.form, kind)))
+        one[..., :1], other[..., :1] = True, True
+        both = rest.offering("mask", first).offering(forms.PREFIX + name, Option(name))
+        given = {"mask": one, forms.PREFIX + name: options.given("mask", kind, other, *self.sizes[::3][:2])}
+        found = self.answer(both, self._probe(given))
+        right = self._right(rest.offering("mask", first), self._probe({"mask": one & other}))
+        same = found and distance(found[:1], right[:1]) <= TOLERANCE
+        rank, _, meaning = kind.partition("/")
+        return f"a mask beside {first.name}, {options.axes_of(rank)}, {meaning}" if same else ""
 
     def _no_limit(self, form: Form) -> str:
         """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""
@@ -406,7 +426,7 @@ class Describer(Describing):
                 values = itertools.product((*options.WINDOWS, *UNSEARCHED[ours]), options.REACH, options.SIDES)
                 ways = [dict(zip(("window", "reach", "side"), x, strict=True)) for x in values]
             for some, probes in self._asked_alike(form, ours, name):
-                if found := self._alike(form, ours, name, some, probes):
+                if found := self._alike(form, ours, name, some, probes, ways):
                     return found
                 offered = [form.offering(ours, Option(name, kind)) for kind in some]
                 if self._by_law(ours, offered, probes):  # these calls cannot tell it from the law
@@ -426,7 +446,9 @@ class Describer(Describing):
                     return found
         return None
 
-    def _alike(self, form: Form, ours: str, name: str, kinds: Iterable[str], probes: list[Probe]) -> Form | None:
+    def _alike(
+        self, form: Form, ours: str, name: str, kinds: Iterable[str], probes: list[Probe], ways: list[dict[str, str]]
+    ) -> Form | None:
         """The form with an option that it takes beside as many queries as keys, and raises with otherwise."""
         offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
         if ours not in ("mask", "bias", "is_causal", "key_lengths") or self.sizes[2] == self.sizes[3]:
@@ -439,6 +461,8 @@ class Describer(Describing):
             axes = OPTIONS[ours].axes
             hows = (dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values()))
             found = found or self._settled((x.but(**how) for how in hows for x in offered), probes)
+        if ours == "is_causal":
+            found = found or self._settled((x.but(**how) for how in ways for x in offered), probes)
         if not found or self.answer(
             found, self._probe({ours: options.drawn(ours, found.options[ours].form, self.sizes)})
         ):

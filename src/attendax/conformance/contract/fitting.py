@@ -6,6 +6,7 @@ It raises NotImplementedError for calls that the function cannot be asked: those
 import dataclasses
 from collections.abc import Collection, Mapping
 
+from ..against.describing import MODES
 from ..against.forms import PREFIX, UNKNOWN, Form, Option, text_of
 from ..against.keywords import ONE_TEXT_RANKS
 from ..against.options import ADDED, BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
@@ -53,6 +54,8 @@ def fit(
     made.before += _limits(form, short=short, alike={k: x.name for k, x in options.items() if x.name in square})
     made.before += _masks(options, form, made, all_axes)
     made.before += _numbers(asked, form, no_limit)
+    if modes := {x: on for x, on in MODES.items() if x in names and PREFIX + "dropout_rate" in options}:
+        made.after += _when("dropout_rate", f"options |= {modes}")
     if "is_causal" in more:
         word = options.get("is_causal", options.get("mask", Option("")))
         beside = " and mask is None" * ("mask" in options and options["mask"].name == word.name)
@@ -114,12 +117,12 @@ def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
     """Lines that rule out sizes; of the options ``alike`` by keyword, with other lengths than T = S."""
     lines = list[str]()
     if form.layout == VARLEN and len({*BEGINS} & {*form.meant}) == 1:
-        lines += _rule_out("T != S", "sequences begin at one list: as many queries as keys")
+        lines += _rule_out("T != S", "sequences begin at one list: queries and keys of equal lengths alone")
     if form.pack.startswith("qkv"):
         why = "query, key and value are one array: as many queries as keys"
         lines += _rule_out("query.shape != key.shape or key.shape != value.shape", why)
     if form.layout in WEIGHTS and len(projected(form.meant)) == 1:
-        lines += _rule_out("T != S", "queries, keys and values are made of one array: as many queries as keys")
+        lines += _rule_out("T != S", "queries, keys and values are made of one array, of one length")
     if "M" in form.layout and "N" not in form.layout:
         lines += _rule_out("B * T > D" if "B" in form.outcome else "T > D", "it takes square weights: at most D tokens")
     elif "M" in form.layout:
@@ -192,6 +195,9 @@ def _numbers(asked: Mapping[str, Option], form: Form, no_limit: str) -> list[str
         else:
             own = _rule_out("None in window", "its window has two numbers") * (not no_limit)
         lines += _when("window is not None", *own) if own else []
+    default = form.defaults.get(form.options["scale"].name) if "scale" in asked else None
+    if isinstance(default, int | float) and default < 0:
+        lines += _rule_out("scale is not None and scale < 0", "a negative scale counts as not given, as its default")
     if (offset := asked.get("offset")) and offset.form != WIDE["offset"]:
         several = _rule_out("len(set(offset.tolist())) > 1", "its offset is one number")
         lines += _when("offset is not None", *several, "offset = int(offset[0])")

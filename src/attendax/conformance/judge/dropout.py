@@ -29,12 +29,12 @@ def dropped(trial: Trial) -> Finding:
     if (bad := np.isnan(got)).any():
         return Finding(Verdict.NAN, f"out is NaN at {int(bad.sum())} of {bad.size}", "out")
     kept = got > weights / 2
-    off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
-    if off > (allowed := WEIGHT_TOLERANCE[trial.dtype]):
+    off, allowed = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max(), WEIGHT_TOLERANCE[trial.dtype]
+    if (kept.all() and off <= allowed) or np.abs(got - weights).max() <= allowed:
+        return Finding(Verdict.SILENT, "the result is as if dropout_rate were not given", "out")
+    if off > allowed:
         said = f"{_kept_wrongly(got, weights, kept, allowed)}: off by {off:.2g}"
         found = [Finding(Verdict.WRONG, said, "out", error=off)]
-    elif kept.all():
-        return Finding(Verdict.SILENT, "the result is as if dropout_rate were not given", "out")
     else:
         found = [DROPOUT[one](trial, kept, rate) for one in question.split(", ")]  # all: folders are written for each
         if not np.any(got):
