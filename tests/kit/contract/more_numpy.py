@@ -539,3 +539,12 @@ def below_zero(q, k, v, n_head, causal=1, softcap=-1.0, temperature=-1.0):
     s = softcap * np.tanh(s / softcap) if softcap > 0 else s
     s = np.where(np.tri(*s.shape[1:], s.shape[2] - s.shape[1], dtype=bool), s, -np.inf) if causal else s
     return (softmax(s) @ v).swapaxes(0, 1).reshape(q.shape[1], -1)
+
+
+def by_two_lengths(queries, keys, values, q_lens, kv_lens):
+    """(B, T, D): lengths of queries and of keys have to be given, and what lies behind gets zeros."""
+    out = np.zeros_like(queries)
+    for b, (t, s) in enumerate(zip(q_lens, kv_lens, strict=True)):
+        if s:
+            out[b, :t] = softmax(queries[b, :t] @ keys[b, :s].T / np.sqrt(queries.shape[-1])) @ values[b, :s]
+    return out

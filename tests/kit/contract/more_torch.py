@@ -429,3 +429,11 @@ def one_list(q, k, v, cu_seqlens, causal=False):
         s = s.masked_fill(torch.ones(b - a, b - a, dtype=torch.bool).triu(1), -math.inf) if causal else s
         out.append(torch.einsum("nts,snd->tnd", s.softmax(-1), v[a:b]))
     return torch.cat(out)
+
+
+def by_positions(xq, xk, xv, q_positions, kv_positions, *, query_pre_attn_scalar=None, sliding_window_size=None):
+    """Gemma 3, (B, T, N, D): positions say what is earlier, and the scale is one over the root of what is given."""
+    s = torch.einsum("btnd,bsnd->bnts", xq, xk) * (query_pre_attn_scalar or xq.shape[-1]) ** -0.5
+    behind = (q_positions[:, :, None] - kv_positions[:, None])[:, None]
+    seen = (behind >= 0) if sliding_window_size is None else (behind >= 0) & (behind < sliding_window_size)
+    return torch.einsum("bnts,bsnd->btnd", s.masked_fill(~seen, -2.3819763e38).softmax(-1), xv)

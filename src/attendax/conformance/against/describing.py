@@ -40,6 +40,7 @@ from .options import (
     OF_KEYS,
     OPEN_LENGTHS,
     OPEN_MASKS,
+    OPEN_POSITIONS,
     OPEN_SEGMENTS,
     OPEN_WINDOWS,
     OPTIONS,
@@ -232,18 +233,22 @@ class Describing:
             **dict.fromkeys([*OPTIONS["segments"].names, *OPTIONS["segments"].kinds], OPEN_SEGMENTS),
             **dict.fromkeys(set(OPTIONS["key_lengths"].names) - set(OPTIONS["mask"].names), OPEN_LENGTHS),
         }
+        every |= OPEN_POSITIONS
         every |= {name: OPEN_MASKS for name in self.fn.meant if name not in every and "mask" in options.named(name)}
         none, names = self.fn.meant, [name for name in self.fn.meant if name in every]
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
         orders = [True, False]
         if len(names) > 1:  # the usual order and shapes alone
             ways, orders = list(itertools.product(*(every[name][:: len(every[name]) // 2] for name in names))), [True]
+        at = [k for k, name in enumerate(names) if name in OPEN_POSITIONS]
+        ways = [x for x in ways if len({"zeros" in x[k] for k in at}) < 2]  # all positions of a text, or of each
         drops = [name for name in none if name in DROPOUT_NAMES]
         off = [dict.fromkeys(drops, x) for x in ("0.0", *["None", IDENTITY] * bool(drops))]  # a number, or a function
         orders = orders if names or drops else []
         for self.in_order, drop, some in itertools.product(orders, off, ways):
             self.fn.meant = {**none, **drop, **dict(zip(names, some, strict=True))}
-            if any(map(self._by_scale, (GENERAL, ALIKE, *[SQUARE] * (OPEN_SEGMENTS[0] in some)))):
+            of_both = OPEN_SEGMENTS[0] in some or bool({*names} & {*OPEN_POSITIONS})  # of queries and keys perhaps
+            if any(map(self._by_scale, (GENERAL, ALIKE, *[SQUARE] * of_both))):
                 break
         else:
             self.fn.meant = none

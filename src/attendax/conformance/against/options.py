@@ -80,6 +80,7 @@ PROBED = {  # kinds that are asked for alone: no function is described by them
 }
 OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
 OVER = "(1 / {x} if {x} else float('inf'))"
+UNDER_A_ROOT = "a divisor, under a root"  # as query_pre_attn_scalar of Gemma
 NUMBER = "a number"
 WITH_CAUSAL = "a number, with causal alone"  # a window that counts if it is causal
 WORD = "the word 'causal'"  # in the place of a mask
@@ -164,7 +165,7 @@ OPTIONS = {
         ("scale", "softmax_scale", "sm_scale", "scaling", "scaling_factor", "factor", "logits_scale", "norm_factor",
          "temperature", "qk_scale", "scale_factor", "query_pre_attn_scalar"),
         {"given_scale": _of("given_scale")}, (0.25, 0.0, -1.0, 0.5, 2.0),
-        {"a factor": ("{x}", "{x}"), "a divisor": (OVER, OVER)},
+        {"a factor": ("{x}", "{x}"), "a divisor": (OVER, OVER), UNDER_A_ROOT: (f"{OVER} ** 2", "{x} ** -0.5")},
     ),
     "softcap": Row(
         ("softcap", "logits_soft_cap", "soft_cap", "logit_cap", "attn_logit_softcapping", "attn_logits_soft_cap",
@@ -225,6 +226,7 @@ RANDOM_NAMES = ("rng", "prng", "dropout_rng", "key_rng")  # keywords for what dr
 UNREAD_NAMES = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM_NAMES)
 
 
+QUERY_LENGTHS = "query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"
 NAME_PARTS = {  # of names that no row has: what they may be
     "mask": ("mask", "bias", "is_causal"), "causal": ("is_causal",), "bias": ("bias",), "scal": ("scale",),
     "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",), "pad": ("mask", "key_lengths"),
@@ -380,6 +382,17 @@ OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, 
 )
 OPEN_WINDOWS = "T + S", "(-1, -1)"  # that hide nothing
 OPEN_LENGTHS = ("xp.zeros((B,), dtype=xp.int32) + S",)  # all keys
+OF_QUERIES = "positions", "position_ids", "q_positions", "query_positions", "q_pos", "pos_q", "cache_position"
+OPEN_POSITIONS = {  # by name: those of queries are the last of the keys'
+    name: (line, f"{line} + xp.zeros((B, 1), dtype=xp.int32)")
+    for names, line in (
+        (OF_QUERIES, "xp.arange(S - T, S)"),
+        (("k_positions", "kv_positions", "key_positions", "k_pos", "kv_pos", "pos_k"), "xp.arange(S)"),
+    )
+    for name in names
+}
+MEANT |= dict.fromkeys(OPEN_POSITIONS, "None")
+MEANT |= dict.fromkeys(QUERY_LENGTHS, "xp.zeros((B,), dtype=xp.int32) + T")
 OPEN_SEGMENTS = tuple(f"xp.zeros((B, {x}), dtype=xp.int32)" for x in "ST")  # one segment
 ZERO_BIASES = "xp.zeros((B, N, T, S))", "xp.zeros((B * N, 1, S))", "xp.zeros((B, N, 1, S))"  # a bias that adds nothing
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..against import forms, options
 from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.forms import Form, Option
-from ..against.options import INTO, LONGEST_NAMES, is_dropout_mask
+from ..against.options import INTO, LONGEST_NAMES, QUERY_LENGTHS, is_dropout_mask
 from ..against.remote import Function
 
 PAST_PAIRS = ("past_key", "past_value"), ("past_k", "past_v"), ("k_cache", "v_cache"), ("cache_k", "cache_v")
@@ -165,7 +165,7 @@ def _sinks(right: Right, B: int, N: int, T: int, S: int) -> Tried:
 
 ASIDES: dict[str, Callable[..., Tried]] = {
     **dict.fromkeys(("alibi_slopes", "slopes"), _slopes),
-    **dict.fromkeys(("query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"), _lengths),
+    **dict.fromkeys(QUERY_LENGTHS, _lengths),
     **dict.fromkeys(("query_padding_mask", "q_padding_mask", "query_mask", "q_mask"), _query_masks),
     **dict.fromkeys(("head_mask", "layer_head_mask"), _factors),
     "sinks": _sinks,

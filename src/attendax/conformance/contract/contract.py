@@ -10,7 +10,19 @@ from typing import NamedTuple
 from ..adapters.implementation import OPTIONS as PROTOCOL_OPTIONS
 from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHER_MEAN, UNSCALED
 from ..against.forms import BY_LAW, Form, Option, order_of
-from ..against.options import ADDED, BEGINS, LONGEST_NAMES, MASKED, MASKING, MODULE_STUB, OR_ADDED, PAIR, WIDE, axes_of
+from ..against.options import (
+    ADDED,
+    BEGINS,
+    LONGEST_NAMES,
+    MASKED,
+    MASKING,
+    MODULE_STUB,
+    OPEN_POSITIONS,
+    OR_ADDED,
+    PAIR,
+    WIDE,
+    axes_of,
+)
 from ..against.weights import WEIGHT, WEIGHTS, projected
 from ..conventions.table import ADDED_INSTEAD, CONVENTION, DECLARED, DEFECT, EQUAL_LENGTHS, INSTEAD, TABLE, UNUSUAL
 from ..conventions.values import Conventions
@@ -117,9 +129,11 @@ class Contract:
                 Conventions().but(causal=always).kind("causal"),
                 f"it is causal without being asked, {always}",
             )
-            meant = self.says_causal and kind in ("law", CONVENTION)
+            said = "its name or docstring says causal" * self.says_causal
+            said = said or "it is given positions" * bool({*OPEN_POSITIONS} & {*self.form.meant})
+            meant = said * (kind in ("law", CONVENTION))
             kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL
-            yield Meaning("always", always, kind, words, "its name or docstring says causal" * meant)
+            yield Meaning("always", always, kind, words, meant)
         if self.rough:
             words = "its results are as far off as half precision is, for float32 arrays"
             yield Meaning("results", "half precision", DEFECT, words)

@@ -9,7 +9,18 @@ from collections.abc import Collection, Mapping
 from ..against.describing import MODES
 from ..against.forms import PREFIX, UNKNOWN, Form, Option, text_of
 from ..against.keywords import ONE_TEXT_RANKS
-from ..against.options import ADDED, BEGINS, MEANINGS, OR_ADDED, VARLEN, WIDE, WITH_CAUSAL, WORD, first_kind
+from ..against.options import (
+    ADDED,
+    BEGINS,
+    MEANINGS,
+    OR_ADDED,
+    UNDER_A_ROOT,
+    VARLEN,
+    WIDE,
+    WITH_CAUSAL,
+    WORD,
+    first_kind,
+)
 from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
 
@@ -195,9 +206,13 @@ def _numbers(asked: Mapping[str, Option], form: Form, no_limit: str) -> list[str
         else:
             own = _rule_out("None in window", "its window has two numbers") * (not no_limit)
         lines += _when("window is not None", *own) if own else []
-    default = form.defaults.get(form.options["scale"].name) if "scale" in asked else None
-    if isinstance(default, int | float) and default < 0:
-        lines += _rule_out("scale is not None and scale < 0", "a negative scale counts as not given, as its default")
+    if "scale" in asked:
+        name, kind = form.options["scale"]
+        default = form.defaults.get(name)
+        if isinstance(default, int | float) and default < 0:
+            lines += _rule_out("scale is not None and scale < 0", f"{name} below 0 counts as not given")
+        if kind == UNDER_A_ROOT:
+            lines += _rule_out("scale is not None and scale <= 0", f"{name} is a number under a root")
     if (offset := asked.get("offset")) and offset.form != WIDE["offset"]:
         several = _rule_out("len(set(offset.tolist())) > 1", "its offset is one number")
         lines += _when("offset is not None", *several, "offset = int(offset[0])")
