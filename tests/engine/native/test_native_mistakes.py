@@ -39,7 +39,10 @@ class Workshop:
         """The object of one unit, in the folder of its sources."""
         target = csrc.parent / f"{unit.name}.o"
         quick = ["-O1" if flag == "-O3" else flag for flag in build.BASE]
-        command = [*build.find_compiler(), *quick, *unit.flags, "-c", str(csrc / unit.source), "-o", str(target)]
+        source = (
+            CSRC if unit.source.startswith("..") else csrc
+        ) / unit.source  # the launcher of GPU kernels is elsewhere
+        command = [*build.find_compiler(), *quick, *unit.flags, "-c", str(source), "-o", str(target)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"does not compile:\n{done.stderr[-3000:]}"
         return target
