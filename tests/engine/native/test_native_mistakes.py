@@ -39,10 +39,9 @@ class Workshop:
         """The object of one unit, in the folder of its sources."""
         target = csrc.parent / f"{unit.name}.o"
         quick = ["-O1" if flag == "-O3" else flag for flag in build.BASE]
-        source = (
-            CSRC if unit.source.startswith("..") else csrc
-        ) / unit.source  # the launcher of GPU kernels is elsewhere
-        command = [*build.find_compiler(), *quick, *unit.flags, "-c", str(source), "-o", str(target)]
+        folder = CSRC if unit.source.startswith("..") else csrc  # the launcher of GPU kernels stays where it is
+        sources = ["-I", str(csrc), "-c", str(folder / unit.source)]
+        command = [*build.find_compiler(), *quick, *unit.flags, *sources, "-o", str(target)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"does not compile:\n{done.stderr[-3000:]}"
         return target
