@@ -117,12 +117,11 @@ class Adapter(Keywords):
         parts, before = [self._given(x, into) for x in b.order.split(", ")], list[str]()
         if b.has_one_key_head:
             return self._by_groups(parts, words)
+        alone = parts[: pack == "kv"]
         if axis in JOINED:
-            alone = parts[: pack == "kv"]
             joined = f"xp.concatenate([{b.order.removeprefix('query, ' * len(alone))}], {JOINED[axis]})"
             before, arrays = [f"{pack} = {joined}"], [*alone, into.format(x=pack)]
         elif pack:
-            alone = parts[: pack == "kv"]
             arrays = [*alone, f"xp.stack([{', '.join(parts[len(alone) :])}], {axis})"]
         elif b.by_name:
             arrays = [f"{k}={x}" for k, x in zip(b.by_name, parts, strict=True)]

@@ -193,7 +193,7 @@ def _lifted(name: str, rank: str, *, whole: bool) -> list[str]:
 
 
 def _numbers(asked: Mapping[str, Option], form: Form, no_limit: str) -> list[str]:
-    """Lines by which a window and an offset are of the kinds that the function takes."""
+    """Lines by which a window, a scale and an offset are of the kinds that the function takes."""
     lines = list[str]()
     if window := asked.get("window"):
         if window.form != WIDE["window"]:
