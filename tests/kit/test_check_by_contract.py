@@ -361,7 +361,7 @@ OPEN = {
     "in_windows": "bias_table is not understood",
     "global_tokens": "attention_mask is not understood",
     "kept_mask": "a call changes what later calls give",
-    "local": "window_size is not understood: it changes nothing, unless",
+    "local_by_kind": "window_size is not understood: it changes nothing, unless",
     "paddle": "a mask of 0 and 1 hides",
     "window_kept": "sliding_window is not understood",
     "causal_by_default": "window is not understood: it changes nothing, unless mode makes it count",

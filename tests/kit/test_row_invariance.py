@@ -1,5 +1,6 @@
 """Row invariance: who claims it is held to the bit; nobody else is asked."""
 
+import os
 import subprocess
 import sys
 import unittest
@@ -180,7 +181,8 @@ def _of_parts(scores, value):
 def test_a_reproduction_shows_it_alone(tmp_path):
     report = judged(by_matmul, only=["row invariance: single token"], level="forward")
     (tmp_path / "shows.py").write_text(report.failures[0].reproduction)
-    run = subprocess.run([sys.executable, tmp_path / "shows.py"], capture_output=True, text=True)
+    there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, tmp_path / "shows.py"], env=there, capture_output=True, text=True)
     assert run.returncode == 1
     assert run.stdout.startswith("before ")
     assert run.stderr.splitlines()[-1].startswith("AssertionError")

@@ -252,7 +252,7 @@ def test_verdicts_that_fail():
 class TestCommand:
     """What is written when a function dies, and how the command and the plugin of pytest end."""
 
-    GIVEN = ("--only", "scale given", "--level", "forward", "--budget", "0", "--seed", "0")
+    GIVEN = ("--only", "width 1", "--level", "forward", "--budget", "0", "--seed", "0")
 
     def environment(self):
         return os.environ | {"PYTHONPATH": PYTHONPATH}
@@ -260,17 +260,16 @@ class TestCommand:
     def test_every_report_is_written_and_the_status_is_1(self, tmp_path):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "markdown")]
-        argv = [sys.executable, "-m", "attendax", "check", "dying:it_ends_with_0", *self.GIVEN, *files]
+        argv = [sys.executable, "-m", "attendax", "check", "dying:dies_at_width_1", *self.GIVEN, *files]
         ran = subprocess.run(argv, env=self.environment(), capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (1, "")
-        assert "crash: a legal call with scale fails: its process ended" in " ".join(ran.stdout.split())
+        assert "crash: a legal call fails: its process was ended by SIGKILL" in " ".join(ran.stdout.split())
         assert all((tmp_path / kind).stat().st_size for kind in ("json", "markdown"))
         (case,) = (c for c in json.loads((tmp_path / "json").read_text())["cases"] if c["verdict"] == "crash")
-        assert case["name"] == "scale given"
+        assert case["name"] == "width 1"
 
     def test_a_plugin_goes_on_after_a_death(self, tmp_path):
-        options = ["--attention=dying:it_is_killed", "--attention-only=scale given", "--attention-only=width 1"]
-        options += ["--attention-options=--ignore scale"]  # of which no call tells the meaning: each dies
+        options = ["--attention=dying:dies_at_width_1", "--attention-only=width 1", "--attention-only=scale given"]
         argv = [
             sys.executable,
             "-m",

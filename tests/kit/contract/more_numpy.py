@@ -458,7 +458,7 @@ def types(q, k, v, mask_type="no_mask", scaling_factor=None, acc_dtype=None, str
     return softmax(np.where(np.tri(*s.shape[-2:], dtype=bool) | (not hides), s, -1e9)) @ v
 
 
-def local(q, k, v, local_attention=False, window_size=1, layer_past=None):
+def local_by_kind(q, k, v, local_attention=False, window_size=1, layer_past=None):
     """DeepSpeed: always causal, with a window that another option switches on."""
     T, S = q.shape[-2], k.shape[-2]
     i, j = np.arange(T)[:, None], np.arange(S)

@@ -1,5 +1,6 @@
 """Findings about a function: the way it is called, and the conventions by which it computes. Each is tried."""
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -59,7 +60,7 @@ from .remote import Function
 OTHER_SIZES: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
 }  # fmt: skip
-MOST_DEATHS = 4  # of its process, before any answer
+MOST_DEATHS = 4  # of its process: before any answer, or with a keyword
 DROPOUT_KEYS = 64  # keys, of which half are dropped
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
@@ -111,8 +112,11 @@ class Describing:
         self.answers: dict[Any, Any] = {}
         self.rights: dict[Any, tuple[Answer, Probe]] = {}
         self.refuting: dict[str, list[Probe]] = {}  # calls that refute what was found of an option
-        self.said, self.several, self.rough, self.deaths = "", False, False, 0
+        self.said, self.several, self.rough = "", False, False
         self.taken, self.refusals = set[str](), dict[str, str]()  # keywords that it took; what it said of others
+        self.raised: dict[str, Failed] = {}  # the first error with each keyword
+        self.deaths = collections.Counter[str]()  # of its process, with each keyword; "" is every call
+        self.failed: Failed | None = None  # the last error of the function itself
         self.form: Form | None = None  # as far as it is found
         self.remembers = False  # whether a call changes what the same call gives later
         self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
@@ -238,8 +242,9 @@ class Describing:
         none, names = self.fn.meant, [name for name in self.fn.meant if name in every]
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
         orders = [True, False]
-        if len(names) > 1:  # the usual order and shapes alone
-            ways, orders = list(itertools.product(*(every[name][:: len(every[name]) // 2] for name in names))), [True]
+        if len(names) > 1:  # the usual order alone, and of masks the usual shape
+            few = [every[x] if every[x] is ZERO_BIASES else every[x][:: len(every[x]) // 2] for x in names]
+            ways, orders = list(itertools.product(*few)), [True]
         at = [k for k, name in enumerate(names) if name in OPEN_POSITIONS]
         ways = [x for x in ways if len({"zeros" in x[k] for k in at}) < 2]  # all positions of a text, or of each
         drops = [name for name in none if name in DROPOUT_NAMES]
@@ -306,8 +311,12 @@ class Describing:
         return found
 
     def _called(self, /, *given: Any, **more: Any) -> Answer:
-        """A call of the function; whether it gives several arrays is kept."""
-        found = self.fn(*given, **more)
+        """A call of the function; whether it gives several arrays, and its error, are kept."""
+        try:
+            found = self.fn(*given, **more)
+        except Failed as failed:
+            self.failed = failed
+            raise
         self.several |= len(found) > 1
         return found
 
@@ -315,13 +324,17 @@ class Describing:
         """The result; nothing where it refuses that."""
         key = repr(form.plain()), id(probe)
         if key not in self.answers:
+            names = {form.options[k].name for k in probe.options if k in form.options} - {""}
+            if any(self.deaths[x] >= MOST_DEATHS for x in names - self.taken):
+                return ()
             found = Candidate(self._called, form).answer(probe)
             if isinstance(found, Failed):
-                self.deaths += isinstance(found, Died)
-                if self.deaths == MOST_DEATHS and not self._answers():
+                self.deaths.update([*names, ""] * isinstance(found, Died))
+                if self.deaths[""] == MOST_DEATHS and not self._answers():
                     raise found
-                names = (form.options[k].name for k in probe.options if k in form.options)
-                self.refusals |= {x: found.said for x in names if found.refusal and x and x in found.said}
+                self.refusals |= {x: found.said for x in names if found.refusal and x in found.said}
+                if found is self.failed:  # and no error of the adapter
+                    self.raised = dict.fromkeys(names, found) | self.raised
                 self.said, found = self.said or str(found), ()
             self.taken |= {form.options[k].name for k in probe.options if found and k in form.options}
             self.answers[key] = found, probe, form  # so that no other probe has its id

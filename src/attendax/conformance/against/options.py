@@ -394,7 +394,7 @@ OPEN_POSITIONS = {  # by name: those of queries are the last of the keys'
 MEANT |= dict.fromkeys(OPEN_POSITIONS, "None")
 MEANT |= dict.fromkeys(QUERY_LENGTHS, "xp.zeros((B,), dtype=xp.int32) + T")
 OPEN_SEGMENTS = tuple(f"xp.zeros((B, {x}), dtype=xp.int32)" for x in "ST")  # one segment
-ZERO_BIASES = "xp.zeros((B, N, T, S))", "xp.zeros((B * N, 1, S))", "xp.zeros((B, N, 1, S))"  # a bias that adds nothing
+ZERO_BIASES = tuple(f"xp.zeros({x})" for x in ("(B, N, T, S)", "(B * N, 1, S)", "(B, N, 1, S)", "(N, T, S)"))  # add 0
 
 
 class Completed(NamedTuple):

@@ -123,6 +123,7 @@ class Describer(Describing):
         idle = {x: words for x, words in idle.items() if x not in is_open}
         unread = {k: self._beside(form, k) or x for k, x in unread.items() if k not in idle} | is_open
         form, unread = self._by_modes(form, unread)
+        unread |= {k: self._raising(k) for k, x in unread.items() if x in WHY and k in self.raised.keys() - self.taken}
         told = tuple(f"{name}: {words}" for name, words in idle.items() if not words.startswith(asides.FAULT))
         faults = self.faults | {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
         if form.pack and self.fn.writes():  # no case gives it an array of its own that could tell
@@ -133,6 +134,13 @@ class Describer(Describing):
             self.fn.path, form, unread, dropout, self._no_limit(form), square, short, tuple(self.alike), whole,
             tuple(self.fn.names), told, self.calls, self.spent(), cut, self.rough, faults, self.fn.says_causal,
         )  # fmt: skip
+
+    def _raising(self, name: str) -> str:
+        """Words for a parameter with which no call has an answer."""
+        failed = self.raised[name]
+        if isinstance(failed, Died):
+            return f"no call with it ends well; of the first, {failed}"
+        return f"each call with it raises; the first said: {failed}"
 
     def _look_for_state(self, some: Collection[str]) -> None:
         """Ask again for options of no known effect; then in a new process, in which no other call comes first."""

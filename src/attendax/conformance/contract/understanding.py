@@ -9,6 +9,7 @@ from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
 from ..adapters.implementation import OPTIONS, Implementation
+from ..against import options
 from ..against.describing import SECOND
 from ..against.remote import Function
 from ..cases import Case
@@ -93,7 +94,12 @@ class Understood(NamedTuple):
         of_sum = "return_lse" in form.options and form.how["lse"] not in ("base e", "base 2")
         unjudged = {RATE: self.contract.dropout and RATE not in self.names, "return_lse": of_sum}
         more |= {option: "described, not judged" for option, true in unjudged.items() if true}
+        more |= {ours: f"{x} is not understood" for x in self.contract.unread for ours in self._offered_by(x)}
         return given | ({"lacks": given.get("lacks", {}) | more} if more else {})
+
+    def _offered_by(self, name: str) -> list[str]:
+        """The options of the protocol that a parameter may be, and that no other parameter is."""
+        return [x for x in options.named(name) if x in OPTIONS and x not in self.contract.form.options]
 
     def open_in(self, case: Case, settled: Settled) -> str:
         """Words for what is not settled and counts for a case; a parameter counts for calls without options alone."""

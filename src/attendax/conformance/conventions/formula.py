@@ -308,7 +308,7 @@ def softmax(s: np.ndarray, axis: int = -1, added: float = 0.0) -> np.ndarray:
     """Along an axis; 0 where all are -inf. A number may be added to the sum of the powers."""
     shift = np.where(top(s, axis) == -np.inf, 0, top(s, axis))
     powers = np.exp(s - shift)
-    total = powers.sum(axis=axis, keepdims=True) + added * np.exp(-shift)
+    total = powers.sum(axis=axis, keepdims=True) + (added * np.exp(-shift) if added else 0)
     shares: np.ndarray = powers / np.where(total == 0, 1, total)
     return shares
 

@@ -171,7 +171,7 @@ def _shifted(trial: Answers, start: int) -> Found:
     tokens = trial.texts(2, TOKENS)
     one, other = Computation(tokens, counted(2)), Computation(tokens, counted(2, start=start))
     said, far = f"positions that begin at {start:,} give other results", start > NEAR_PLACE
-    if far:
+    if far and trial.model.longest is None:
         with contextlib.suppress(Failed):
             trial.ask(one)
             _refuse_ends(trial, other, start)
