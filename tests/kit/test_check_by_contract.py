@@ -338,10 +338,12 @@ WORDS = {  # of the first cause, or of what is unsettled
     "padding_alone": "hide padding", "repeats_tiled": "tiled", "keys_reshaped": "instead of transposed",
     "scaled_twice": "1/D", "small": "-2·bias", "inverted_twice": "mask", "window": "counts one key less to the left",
     "weights_scaled": "1/√(N·D)", "texts_heads": "by a reshape without a transpose",
-    "queries_padded": "hide queries", "times_tril": "masked scores are 0",
+    "queries_padded": "hide queries", "times_tril": "masked scores are 0", "caps_after": "caps after the mask",
+    "past_uncounted": "does not count the keys of earlier calls", "one_head_axis": "softmax runs over the queries",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
+    "mask_of_clip": "hides a key, and by that name it shows one",
     "mystery": "slope",
     "dilated": "dilation is not understood: it changes results beside window",
     "neox": "causal without being asked",

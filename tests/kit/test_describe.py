@@ -679,3 +679,11 @@ def test_results_below_the_least_number_of_float32_may_be_0():
         attention, level="forward", seed=7, only=["in blocks: scores near -400, causal, 300"], in_process=True
     )
     assert [cause.name for cause in report.causes] == []
+
+
+def test_a_module_without_imports_is_given_arrays_of_each_framework(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "def attend(query, key, value):\n    return (query @ key.mT / query.size(-1) ** 0.5).softmax(-1) @ value\n"
+    (tmp_path / "methods_alone.py").write_text(text, "utf-8")
+    assert describing.Describer(remote.Function("methods_alone:attend"), 60.0).contract().form.arrays == "torch"

@@ -66,6 +66,13 @@ def test_a_query_that_sees_nothing_gets_nothing(direction, block):
 
 
 @pytest.mark.smoke
+def test_without_any_key_the_gradient_of_a_bias_is_empty():
+    inputs = inputs_of("gradient", "bias (T, S)", dict(B=1, N=2, G=1, T=3, S=0, D=3, V=5))
+    with np.errstate(all="ignore"):
+        equal(formula.gradient(inputs), BY_SPEC["gradient"](inputs))
+
+
+@pytest.mark.smoke
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
 def test_a_large_case_is_computed_so_and_a_small_one_is_not(direction):
     asked = []

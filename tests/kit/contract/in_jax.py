@@ -168,3 +168,37 @@ variants(globals(), _jaxnn, "ahead", "tiled", "short")
 variants(globals(), _flax, "unscaled")
 variants(globals(), _keras, "strict")
 variants(globals(), _mlx, "ahead")
+
+
+def grok(query_heads, key_heads, value_heads, mask=None, attn_output_multiplier=None, max_attn_val=30.0):
+    """(B, T, N, D), fewer key heads; always capped, and a mask (B, 1, T, S) whose second axis is that of key heads."""
+    B, T, N, D = query_heads.shape
+    G = key_heads.shape[2]
+    s = jnp.einsum("btghd,bsgd->bghts", query_heads.reshape(B, T, G, N // G, D), key_heads)
+    s = max_attn_val * jnp.tanh(s * (attn_output_multiplier or D**-0.5) / max_attn_val)
+    s = s if mask is None else jnp.where(mask[:, :, None] != 0, s, -1e30)
+    return jnp.einsum("bghts,bsgd->btghd", jax.nn.softmax(s), value_heads).reshape(B, T, -1)
+
+
+def two_biases(q, k, v, bias, nonbatched_bias=None):
+    """AlphaFold: a bias that has to be given, and one (N, T, S) beside it."""
+    s = jnp.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5 + bias
+    s = s if nonbatched_bias is None else s + nonbatched_bias[None]
+    return jnp.einsum("bnts,bsnd->btnd", jax.nn.softmax(s), v)
+
+
+def past_uncounted(q, k, v, k_past=None, v_past=None):
+    """Causal does not count the tokens of earlier calls."""
+    if k_past is not None:
+        k, v = jnp.concatenate([k_past, k], 1), jnp.concatenate([v_past, v], 1)
+    s = jnp.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
+    s = jnp.where(jnp.tri(*s.shape[2:], dtype=bool), s, -1e10)
+    return jnp.einsum("bnts,bsnd->btnd", jax.nn.softmax(s), v)
+
+
+def one_head_axis(q, k, v):
+    """Causal, one head of keys (B, S, D); the softmax runs over the queries."""
+    s = jnp.einsum("btnd,bsd->bnst", q, k) * q.shape[-1] ** -0.5
+    T, S = q.shape[1], k.shape[1]
+    s = jnp.where(jnp.arange(S)[:, None] <= jnp.arange(T) + S - T, s, -1e10)
+    return jnp.einsum("bnst,bsd->btnd", jax.nn.softmax(s), v)

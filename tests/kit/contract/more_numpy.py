@@ -548,3 +548,36 @@ def by_two_lengths(queries, keys, values, q_lens, kv_lens):
         if s:
             out[b, :t] = softmax(queries[b, :t] @ keys[b, :s].T / np.sqrt(queries.shape[-1])) @ values[b, :s]
     return out
+
+
+def window_bias(q, k, v, relative_position_bias, mask=None):
+    """Swin: a bias (N, T, T) has to be given, and a mask (windows, T, T) is of each window of an image."""
+    s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5 + relative_position_bias[None]
+    if mask is not None:
+        s = (s.reshape(-1, len(mask), *s.shape[1:]) + mask[None, :, None]).reshape(s.shape)
+    return (softmax(s) @ v).swapaxes(1, 2).reshape(len(q), q.shape[2], -1)
+
+
+def mask_cut(q, k, v, n_head, mask=None):
+    """Whisper: of a square mask the part of as many queries is added; the scores are the second result."""
+    q, k, v = (x.reshape(*x.shape[:2], n_head, -1).swapaxes(1, 2) for x in (q, k, v))
+    s = q * q.shape[-1] ** -0.25 @ (k * k.shape[-1] ** -0.25).swapaxes(2, 3)
+    T = q.shape[2]
+    s = s if mask is None else s + mask[:T, :T]
+    return (softmax(s) @ v).swapaxes(1, 2).reshape(len(q), T, -1), s
+
+
+def causal_window(q, k, v, window=4096):
+    """(T, N, D): causal, with as many queries as keys alone; a single query sees all by the rules of NumPy."""
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    i = np.arange(len(q))
+    behind = i[:, None] - i
+    s = np.einsum("tnd,snd->nts", q, k) / np.sqrt(q.shape[-1])
+    return np.einsum("nts,snd->tnd", softmax(np.where((behind >= 0) & (behind <= window), s, -np.inf)), v)
+
+
+def mask_of_clip(query, key, value, attention_mask=None):
+    """A mask (B, S) whose name is that of one where 1 is seen."""
+    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    s = s if attention_mask is None else s - 1e4 * attention_mask[:, None, None]
+    return softmax(s) @ value

@@ -437,3 +437,23 @@ def by_positions(xq, xk, xv, q_positions, kv_positions, *, query_pre_attn_scalar
     behind = (q_positions[:, :, None] - kv_positions[:, None])[:, None]
     seen = (behind >= 0) if sliding_window_size is None else (behind >= 0) & (behind < sliding_window_size)
     return torch.einsum("bnts,bsnd->btnd", s.masked_fill(~seen, -2.3819763e38).softmax(-1), xv)
+
+
+def caps_after(q, k, v, mask=None, logit_cap=5.0):
+    """(B, T, N, D): scores are capped after the mask (B, S), and on unless told otherwise."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    s = s if mask is None else s.masked_fill(~mask[:, None, None].bool(), -1e9)
+    s = logit_cap * torch.tanh(s / logit_cap) if logit_cap else s
+    return (s.softmax(-1) @ v).transpose(1, 2)
+
+
+def falcon(query, key, value, alibi, attention_mask, head_mask=None):
+    """One head of keys (B, S, D), ALiBi (B·N, 1, S) and a mask that have to be given."""
+    B, T, N, D = query.shape
+    q = query.transpose(1, 2).reshape(B * N, T, D)
+    k, v = (x[:, None].expand(B, N, -1, D).reshape(B * N, -1, D) for x in (key, value))
+    s = torch.baddbmm(alibi, q, k.mT, alpha=D**-0.5).view(B, N, T, -1)
+    p = s.masked_fill(attention_mask, torch.finfo(s.dtype).min).softmax(-1)
+    p = p if head_mask is None else p * head_mask
+    return (p.view(B * N, T, -1) @ v).view(B, N, T, D).transpose(1, 2).reshape(B, T, N * D)

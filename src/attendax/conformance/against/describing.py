@@ -39,6 +39,7 @@ from .options import (
     NUMBERED,
     OF_BATCH,
     OF_KEYS,
+    ONE_HEAD,
     OPEN_LENGTHS,
     OPEN_MASKS,
     OPEN_POSITIONS,
@@ -207,6 +208,7 @@ class Describing:
         """The form without the options that other calls refute: with other values, in long texts, beside others."""
         for probe in examples.refuting(Candidate(self._called, form), self.sizes):
             apart = probe.arrays[0].shape[2] != probe.arrays[1].shape[2]
+            self.alike += [x for x in probe.options if apart and self.sizes == SQUARE and x not in self.alike]
             if set(probe.options) <= set(form.options) and not (apart and {*self.alike} & set(probe.options)):
                 name = next((x for x in probe.options if form.how[AXIS[x]] == IGNORED), next(iter(probe.options)))
                 said = f"{form.how[AXIS[name]]} in some calls, and not for {examples.told(probe, form)}"
@@ -424,9 +426,10 @@ class Describing:
                 for axis in OF_PLAIN:
                     scales = (BY_LAW["scale"], "1")[: 1 + (axis in OF_SCORES)]
                     joins = (BY_LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so
+                    always = ("", *OPTIONS["is_causal"].axes["causal"])[: None if axis == "weights" else 1]
                     ways = (
-                        layout.but(**{"scale": x, "join": join, axis: way})
-                        for way, x, join in itertools.product(list(TABLE[axis])[1:], scales, joins)
+                        layout.but(**{"scale": x, "join": join, "always": causal, axis: way})
+                        for causal, way, x, join in itertools.product(always, list(TABLE[axis])[1:], scales, joins)
                     )
                     of_axis = [x for x in probes if axis != "weights" or not x.scores]  # which have ties
                     if found := self._settled(ways, of_axis):
@@ -607,10 +610,26 @@ class Describing:
             return form
         if ours in ("mask", "bias") and option.form.startswith("BNTS") and not self._has_each_axis(form, ours):
             return None
-        if ours == "mask" and option.form.startswith("BNTS") and form.how["mask"] == READ[0] and self.sizes[1] > 1:
+        if ours in ("mask", "bias") and option.form.startswith("BNTS") and form.grouped:
+            form = self._of_one_head_beside_groups(form, ours)
+        if (
+            ours == "mask"
+            and form.options[ours].form.startswith("BNTS")
+            and form.how["mask"] == READ[0]
+            and self.sizes[1] > 1
+        ):
             mask = options.drawn("mask", option.form, self.sizes, each_head=True)
             return self._settled([form, form.but(mask="first head")], [self._probe({"mask": mask})]) or form
         return form
+
+    def _of_one_head_beside_groups(self, form: Form, ours: str) -> Form:
+        """The form; with a mask or a bias of one head if beside fewer key heads it takes no other."""
+        option, groups = form.options[ours], arrays(self.sizes, groups=2)
+        given = options.drawn(ours, option.form, self.sizes, each_head=True)
+        if self._is_nearly(form, Probe(groups, {ours: given})):
+            return form
+        one = form.offering(ours, option._replace(form=option.form.replace("BNTS", ONE_HEAD, 1)))
+        return one if self._is_nearly(one, Probe(groups, {ours: given[:, :1]})) else form
 
     def _has_each_axis(self, form: Form, ours: str) -> bool:
         """Tell whether a mask or a bias has four axes where B > T and N > S: a part [:T, :S] of it is refuted."""
@@ -692,9 +711,11 @@ class Describing:
         if len(set(SCORE_STEPS) & set(form.options)) < 2:
             return form
         asked = {
-            k: options.drawn(k, form.options[k].form if form.options[k].form == OF_KEYS else "TS", self.sizes)
+            k: options.drawn(
+                k, kind if (kind := form.options[k].form).startswith((OF_KEYS, "BS/")) else "TS", self.sizes
+            )
             for k in SCORE_STEPS
-            if k in form.options and not (k == "mask" and form.options[k].form.startswith("BS"))
+            if k in form.options
         }
         ways = [form.but(order=x) for x in dict.fromkeys((form.how["order"], *TABLE["order"]))]
         rules: list[dict[str, Any]] = [{}, *({k: asked.pop(k)} for k in RULES if k in asked)]

@@ -211,7 +211,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
         if x.layout == taken
     ]
     yield from sorted(plain + moved, key=lambda x: not set("BN") <= set(x.layout))  # some take arrays of any rank
-    for x, (taken, *of_keys) in itertools.product(plain, KEY_LAYOUTS):
+    for x, (taken, *of_keys) in itertools.product(plain + moved, KEY_LAYOUTS):
         if x.layout == taken and not x.pack:
             yield dataclasses.replace(x, of_keys=tuple(of_keys), grouped="BSD" in of_keys)
 

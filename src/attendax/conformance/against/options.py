@@ -52,9 +52,10 @@ BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)"
 ARRAY_NAMES = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
 AS_IT_IS = "{x}", "{x}"  # the lines of a value that is given as it is
 OF_KEYS = "(BN)1S"  # the rank of a bias for each head and key, as Bloom has it
+ONE_HEAD = "B1TS"  # of a function that takes a mask of each head beside as many key heads alone
 RANKS = {  # of a mask or a bias
     "BNTS": ("{x}", "{x}"), "BTS": ("{x}[:, 0]", "{x}[:, None]"), "TS": ("{x}[0, 0]", "{x}[None, None]"),
-    "BS": ("{x}[:, 0, 0]", "{x}[:, None, None]"), "NTS": ("{x}[0]", "{x}[None]"),
+    "BS": ("{x}[:, 0, 0]", "{x}[:, None, None]"), "NTS": ("{x}[0]", "{x}[None]"), ONE_HEAD: ("{x}[:, :1]", "{x}"),
     OF_KEYS: ("{x}[:, :, :1].reshape(-1, 1, {x}.shape[-1])", "{x}.reshape(B, -1, 1, {x}.shape[-1])"),
 }  # fmt: skip
 ADDED = "added, -inf drops"
@@ -69,7 +70,7 @@ LOWERS = "added, -1 lowers"  # of a mask that is added, to see that finite numbe
 OR_ADDED = ", or added"  # behind the meaning of a boolean mask that may also be numbers, as a bias
 MASKS = {
     f"{rank}/{meaning}": (MEANINGS[meaning][0].format(x=RANKS[rank][0]), MEANINGS[meaning][1].format(x=RANKS[rank][1]))
-    for rank in ("BNTS", "BTS", "TS", "BS")
+    for rank in ("BNTS", "BTS", "TS", "BS", ONE_HEAD)
     for meaning in MEANINGS
 }
 WHOLE = "True attends, as 1"  # of a mask that is boolean, to see that numbers mean the same
@@ -154,7 +155,7 @@ OPTIONS = {
          "src_mask", "m", "adj", "adjacency", "adj_mask", "causal_mask"),
         {"mask": READ, "masking": tuple(MASKING)},
         (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
-        MASKS,
+        {kind: lines for kind, lines in MASKS.items() if not kind.startswith(ONE_HEAD)},
     ),
     "bias": Row(("bias", "ab", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi",
          "rel_pos_bias", "relative_position_bias", "relative_bias", "rel_bias", "pos_bias", "attn_mask", "mask"),
@@ -223,13 +224,24 @@ DROPOUT_NAMES = (
     "drop_rate", "attention_dropout", "attn_drop", "attn_pdrop",
 )  # fmt: skip
 RANDOM_NAMES = ("rng", "prng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
-UNREAD_NAMES = ("training", "train", "deterministic", "implementation", "precision", "dtype", *RANDOM_NAMES)
+UNREAD_NAMES = (
+    "training",
+    "train",
+    "deterministic",
+    "inference",
+    "key",
+    "implementation",
+    "precision",
+    "dtype",
+    *RANDOM_NAMES,
+)
 
 
 QUERY_LENGTHS = "query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"
 NAME_PARTS = {  # of names that no row has: what they may be
     "mask": ("mask", "bias", "is_causal"), "causal": ("is_causal",), "bias": ("bias",), "scal": ("scale",),
-    "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",), "pad": ("mask", "key_lengths"),
+    "multiplier": ("scale",), "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",),
+    "pad": ("mask", "key_lengths"),
 }  # fmt: skip
 
 
@@ -260,7 +272,7 @@ def kind_of(ours: str, kind: str, names: Collection[str]) -> str:
 
 def _lines(ours: str, kind: str) -> tuple[str, str]:
     """The lines to a kind and back; numbers for a mask have its rank."""
-    kinds = {**PROBED, **RANKS, **OPTIONS[ours].kinds}
+    kinds = {**PROBED, **MASKS, **RANKS, **OPTIONS[ours].kinds}
     return AS_IT_IS if is_one_for_both(ours, kind) else kinds[kind.removesuffix(OR_ADDED)]
 
 
@@ -295,6 +307,7 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
     rng, (B, N, T, S), rank = np.random.default_rng((ord(ours[0]), seed)), sizes[:4], kind.split("/")[0]
     turn = -1 if (seed + 1) // 2 % 2 else 1  # so that the first batch has not always the largest
     fewer = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S), "BTS": (B, 1, T, S), "NTS": (1, N, T, S), OF_KEYS: (B, N, 1, S)}
+    fewer[ONE_HEAD] = fewer["BTS"]
     if ours == "mask":
         shape = fewer.get(rank, (B, N if each_head else 1, T, S))
         mask = rng.random(shape) < 0.6

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import itertools
 import re
@@ -66,13 +67,15 @@ class Here(Subject):
             given = text.resolve(fn) if isinstance(fn, str) else fn
             self.fn = text.instance(given)
             fn = f"{fn}()" if isinstance(fn, str) and self.fn is not given else fn
-            found = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
-            self.kinds = [arrays] if arrays else found
+            self.kinds = [arrays] if arrays else []
         self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}  # of JAX
         self.container, self.writes = 0, False  # whether it writes to the arrays that it is given
         self.fixed: set[str] = set()  # options whose numbers it looks at
         around = vars(sys.modules.get(getattr(inspect.unwrap(self.fn), "__module__", ""), types)).values()
         self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
+        bare = self.uses.isdisjoint(NAMES)  # a function of methods alone
+        others = (x for x in ("jax", "torch") if x in sys.modules or (bare and importlib.util.find_spec(x)))
+        self.kinds = self.kinds or ["numpy", *others]
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)

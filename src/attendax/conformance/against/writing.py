@@ -7,7 +7,7 @@ from ..conventions.table import DECLARED
 from .forms import LSE, SOFTMAX, UNKNOWN, Form, Option, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAY_NAMES, BACK, INTO, JOINED, KEYS, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
+from .options import ARRAY_NAMES, BACK, INTO, JOINED, KEYS, OF_KEYS, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
 from .remote import IMPORTS, PERHAPS, reached
 
 ARRAYS = "query", "key", "value"
@@ -151,7 +151,11 @@ class Adapter(Keywords):
         of_group = {x: f"{x}{group if x == 'query' else '[:, g : g + 1]'}" for x in ARRAYS}
         arrays = [re.sub("|".join(ARRAYS), lambda x: of_group[x[0]], part) for part in parts]
         arrays = [f"{name}={x}" for name, x in zip(b.by_name, arrays, strict=True)] if b.by_name else arrays
+        words = [re.sub(r"\bN\b", "(N // G)", x) if x.partition("=")[0] in b.meant else x for x in words]
         of_heads = f"x{group} if getattr(x, 'ndim', 0) == 4 and x.shape[1] == N > 1 else x"
+        if "bias" in b.options and b.options["bias"].form == OF_KEYS:
+            one = f"x.reshape(B, N, 1, S){group}.reshape(-1, 1, S)"
+            of_heads = f"{one} if k == {b.options['bias'].name!r} else {of_heads}"
         each = [f"**{{k: {of_heads} for k, x in options.items()}}"] * self.maybe
         axis = b.outcome.replace("(ND)", "N").index("N") if "(" in b.outcome else b.outcome.index("N")
         call = f"fn({', '.join([*arrays, *words, *each])})"

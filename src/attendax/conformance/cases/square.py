@@ -11,6 +11,8 @@ SQUARE, CAUSAL, BLOCK, WIDTHS = "T != S", "not causal", "lengths of no block", "
 ONE_WIDTH = {"D != 64": (64,), "D != 128": (128,)}
 SEGMENTS_APART = "segments apart"  # ids of queries that are not those of keys
 SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "bias of rank 2")
+WITH = "{} with T != S"  # an option that is taken with T = S alone
+ALIKE = {WITH.format(x): x for x in ("mask", "bias", "is_causal", "window", "query_segment_ids")}
 TRAITS = (SQUARE, CAUSAL, BLOCK, WIDTHS, *ONE_WIDTH)
 TIME = "larger sizes"
 MOST_LENGTH, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
@@ -24,6 +26,11 @@ class Restrictions(NamedTuple):
     block: int = 1  # T and S are multiples of it
     widths: tuple[int, ...] = ()  # D = V is one of them; any where it is empty
     most: int = 0  # the largest number of scores that it does in a moment; any where it is 0
+    alike: tuple[str, ...] = ()  # options that it takes with T = S alone
+
+    def of(self, case: Case) -> "Restrictions":
+        """Its restrictions with the options of a case."""
+        return self._replace(square=self.square or not case.options.isdisjoint(self.alike))
 
     def lacking(self, case: Case) -> list[str]:
         """The traits of a case that it does not have."""
@@ -33,6 +40,7 @@ class Restrictions(NamedTuple):
         parts = case.judge == "merged"  # whose calls have a part of the keys
         holds = {
             SQUARE: self.square and (T != S or parts),
+            **{WITH.format(x): x in case.options and (T != S or parts) for x in self.alike},
             CAUSAL: self.causal and "is_causal=True" not in case.call,
             BLOCK: any(n % self.block for n in lengths) or (parts and self.block > 1),
             self.of_width(): bool(self.widths) and not widths <= set(self.widths),
@@ -75,7 +83,11 @@ def twins(
         return list(cases)
     found = []
     for case in cases:
-        rounds = range(1 if form == Restrictions() else 2) if offers(case) and "ladder: " not in case.name else ()
+        rounds = (
+            range(1 if form._replace(alike=()) == Restrictions() else 2)
+            if offers(case) and "ladder: " not in case.name
+            else ()
+        )
         found += [twin for again in rounds if (twin := _twin(case, form, lacks, again))] or [case]
     return distinct(found)
 
@@ -83,7 +95,7 @@ def twins(
 def _twin(case: Case, form: Restrictions, lacks: Mapping[str, str], again: int) -> Case | None:
     """A case as a form takes it; None where it makes no sense, or would take long, or be the same once more."""
     own = SIZES | case.sizes
-    given = form.sizes(own, again)
+    given = form.of(case).sizes(own, again)
     if max(own["T"], own["S"]) > MOST_LENGTH or case.judge.startswith("dropped"):
         return None
     twin = case.sized(given) if given else case

@@ -11,8 +11,15 @@ from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distan
 from ..against.forms import Form, Option
 from ..against.options import INTO, LONGEST_NAMES, QUERY_LENGTHS, is_dropout_mask
 from ..against.remote import Function
+from ..conventions.table import DECLARED
 
-PAST_PAIRS = ("past_key", "past_value"), ("past_k", "past_v"), ("k_cache", "v_cache"), ("cache_k", "cache_v")
+PAST_PAIRS = (
+    ("past_key", "past_value"),
+    ("past_k", "past_v"),
+    ("k_cache", "v_cache"),
+    ("cache_k", "cache_v"),
+    ("k_past", "v_past"),
+)
 PASTS = (
     *sum(PAST_PAIRS, ()),
     "past_key_value",
@@ -24,9 +31,12 @@ PASTS = (
     "cache",
 )
 PAST = 2  # tokens of earlier calls
+START, END = DECLARED["start"], DECLARED["end"]  # of causal
 FAULT = "fault: "  # before words for a meaning that is a defect
 OPEN = "open: "  # and for one that is right only if it is meant
-HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
+HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText, MLX and timm
+    "q_norm",
+    "k_norm",
     "op",
     "module",
     "stream",
@@ -40,7 +50,7 @@ HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
     "name",
     "seed",
 )
-LAYOUTS = "layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
+LAYOUTS = "layout", "kv_layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 SCALED = "bias, scale, softcap, mask"  # the order of steps in which the scale is applied to a bias as well
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
 Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
@@ -106,14 +116,20 @@ def _past(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     for x in names:
         plain = plain.offering(forms.PREFIX + x, Option(x))
     first = PAST * (sizes[2] == sizes[3])  # it may take as many queries as keys alone
-    right = Candidate(fn, form).right(Probe((query, key, value), {}))[0][:, :, first:]
+    words = f"{'a pair of ' * (len(names) == 1)}keys and values of earlier calls, which come first"
+    ways = {words: form}
+    if form.how["always"] == START:  # each query sees all of them
+        ways = {words: form.but(always=END), f"{FAULT}causal does not count the keys of earlier calls": form}
+    whole = Probe((query, key, value), {})
+    rights = {said: Candidate(fn, way).right(whole)[0][:, :, first:] for said, way in ways.items()}
     for into in dict.fromkeys((INTO[form.layout], "{x}")):
         past = [eval(into.format(x="x"), {"xp": np, "x": x[:, :, :PAST], "B": sizes[0]}) for x in (key, value)]
         given = dict(zip(names, past if len(names) > 1 else [tuple(past)], strict=True))
         rest = query[:, :, first:], key[:, :, PAST:], value[:, :, PAST:]
         found = ask(plain, Probe(rest, {forms.PREFIX + x: y for x, y in given.items()}))
-        if found and distance(found[:1], (right,)) <= TOLERANCE:
-            return f"{'a pair of ' * (len(names) == 1)}keys and values of earlier calls, which come first"
+        near = (said for said, right in rights.items() if found and distance(found[:1], (right,)) <= TOLERANCE)
+        if said := next(near, ""):
+            return said
     return ""
 
 

@@ -41,6 +41,9 @@ OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
 }
 
 
+SHOWING = re.compile("valid|visible|keep")  # in the name of a mask: where it is True, a key is seen
+
+
 class Meaning(NamedTuple):
     """A value that is not the law's."""
 
@@ -114,6 +117,9 @@ class Contract:
         of_plain = any(self.conventions.kind(axis) == DEFECT for axis in OF_PLAIN)
         for axis, value in self.conventions.off:
             line = self.conventions.line(axis)
+            if (axis, value) == ("mask", "True drops") and self._is_against_its_name():
+                words = f"True in {self.form.options['mask'].name} hides a key, and by that name it shows one"
+                line = line._replace(kind=UNUSUAL, words=words, source="")
             if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
                 continue  # what is off in the plain call may look like it
             if line.kind == UNUSUAL and (documented := self._by_default(axis, value)):
@@ -150,6 +156,14 @@ class Contract:
             )
         if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", BY_LAW["empty_lse"]):
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
+
+    def _is_against_its_name(self) -> bool:
+        """Tell whether a mask of keys that hides them where it is True has a name of one that shows them.
+
+        An ``attention_mask`` of two axes shows them in transformers. One of four hides pairs in Megatron.
+        """
+        name, kind = self.form.options["mask"]
+        return bool(SHOWING.search(name)) or (name == "attention_mask" and kind.startswith("BS/"))
 
     def _by_default(self, axis: str, value: str) -> str:
         """Words for a scale that its default of 1 documents; else nothing."""
@@ -191,7 +205,9 @@ class Contract:
         takes = ["as many queries as keys alone"] * self.square
         when = "" if form.how["always"] else ", if it is causal"
         takes += [f"as many queries as keys at most{when}"] * self.short
-        takes += [f"{self.form.options[x].name} beside as many queries as keys alone" for x in self.alike]
+        takes += [
+            f"{self.form.options[x].name} beside as many queries as keys alone" for x in self.alike if not self.square
+        ]
         takes += [f"{self.form.options[x].name} with all of its axes: none may be 1" for x in self.whole]
         yield from _rows("takes", takes)
         yield from _rows("returns", [_gives(form)])

@@ -235,28 +235,44 @@ class Describer(Describing):
         if number and name in self.refusals and name not in self.taken:
             return f"refused, {self.refusals[name]!r}"
         with contextlib.suppress(OutOfTime):
-            if "mask" in form.options and name in self.fn.names and "mask" in options.named(name):
-                return self._second_mask(form, name)
+            if self._is_cap(form, name):
+                return "the cap of scores"
+            twice = {"mask", "bias"} & form.options.keys() & {*options.named(name)} if name in self.fn.names else ()
+            for ours in sorted(twice, reverse=True):  # a mask may be numbers as well
+                if said := self._beside_another(form, name, ours):
+                    return said
+            if twice:
+                return ""
             return asides.words(self.fn, self.answer, form, self.sizes, name)
         return ""
 
-    def _second_mask(self, form: Form, name: str) -> str:
-        """Words for a mask beside another, if both hide pairs and a pair is seen that neither hides."""
-        first = form.options["mask"]
+    def _is_cap(self, form: Form, name: str) -> bool:
+        """Tell whether a parameter is the number by which all scores are capped."""
+        cap = self.fn.defaults.get(name)
+        if not isinstance(cap, int | float) or f"{cap:.4g}" != form.how["cap"]:
+            return False
+        twice = dataclasses.replace(form.but(cap=f"{2 * cap:.4g}"), given={**form.given, name: 2 * cap})
+        return self._settled([twice], [self._probe({})]) is not None
+
+    def _beside_another(self, form: Form, name: str, ours: str) -> str:
+        """Words for a mask beside a mask, if a pair is seen that neither hides; for a bias if both are added."""
+        first = form.options[ours]
         rest = form.keeping(x for x in form.options if not form.options[x].name)
-        alone = super()._read(rest.but(joins=BY_LAW["joins"]), name, "mask")
-        if not alone or alone.how["mask"] != BY_LAW["mask"] or alone.options["mask"].name != name:
+        alone = super()._read(rest.but(joins=BY_LAW["joins"]), name, ours)
+        if not alone or alone.how[ours] != BY_LAW[ours] or alone.options[ours].name != name:
             return ""
-        kind = alone.options["mask"].form
-        one, other = (options.drawn("mask", x, self.sizes, seed) for seed, x in enumerate((first.form, kind)))
-        one[..., :1], other[..., :1] = True, True
-        both = rest.offering("mask", first).offering(forms.PREFIX + name, Option(name))
-        given = {"mask": one, forms.PREFIX + name: options.given("mask", kind, other, *self.sizes[::3][:2])}
+        kind = alone.options[ours].form
+        one, other = (options.drawn(ours, x, self.sizes, seed) for seed, x in enumerate((first.form, kind)))
+        if ours == "mask":
+            one[..., :1], other[..., :1] = True, True
+        both = rest.offering(ours, first).offering(forms.PREFIX + name, Option(name))
+        given = {ours: one, forms.PREFIX + name: options.given(ours, kind, other, *self.sizes[::3][:2])}
         found = self.answer(both, self._probe(given))
-        right = self._right(rest.offering("mask", first), self._probe({"mask": one & other}))
+        joined = one & other if ours == "mask" else one + other
+        right = self._right(rest.offering(ours, first), self._probe({ours: joined}))
         same = found and distance(found[:1], right[:1]) <= TOLERANCE
         rank, _, meaning = kind.partition("/")
-        return f"a mask beside {first.name}, {options.axes_of(rank)}, {meaning}" if same else ""
+        return f"a {ours} beside {first.name}, {options.axes_of(rank)}{', ' * bool(meaning)}{meaning}" if same else ""
 
     def _no_limit(self, form: Form) -> str:
         """Python for no limit in a window of two sides; empty where neither -1 nor None is that."""
@@ -329,7 +345,7 @@ class Describer(Describing):
                     close = np.abs(found - right) <= 10 * TOLERANCE * max(1.0, float(np.abs(right).max()))
                     cosine = np.vdot(found, right) / (np.linalg.norm(found) * np.linalg.norm(right))
                 words = f"nearest: {arrays_of(form)} with scale {scale}"
-                key = form.layout != Form().layout, words, form.layout
+                key = form.layout != Form().layout, words, form.layout * (not form.of_keys)
                 near.setdefault(key, []).append((1 - abs(float(np.nan_to_num(cosine))), 1 - float(close.mean())))
         if not near:
             return "", "no call gives an array of the shape of a result"

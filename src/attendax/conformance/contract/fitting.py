@@ -23,6 +23,7 @@ from ..against.options import (
 )
 from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
+from ..cases.square import ALIKE
 
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
 WIDEST_WEIGHT = 2048  # of a projection that changes nothing: its cost is the square
@@ -74,8 +75,8 @@ def fit(
     return made.text()
 
 
-def lacks(form: Form) -> dict[str, str]:
-    """The traits that a function of that form does not offer, and why."""
+def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
+    """The traits that a function of that form does not offer, and why; options ``alike`` are taken with T = S alone."""
     said = f"its layout is {form.layout}{f', packed {form.pack}' if form.pack else ''}"
     said = "its arrays are weights" if form.layout in WEIGHTS else said
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
@@ -88,6 +89,10 @@ def lacks(form: Form) -> dict[str, str]:
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D", "T != S"] * form.pack.startswith("qkv"), said)
     found |= dict.fromkeys(["V != D"] * (form.pack.startswith("kv") or "M" in form.layout), said)
+    square = {form.options[k].name for k in alike}
+    options = [k for k, x in form.options.items() if x.name in square]
+    options += ["bias"] * any(k == "mask" and form.options[k].form.endswith((ADDED, OR_ADDED)) for k in options)
+    found |= {trait: "it raises" for trait, x in ALIKE.items() if x.replace("query_segment_ids", "segments") in options}
     return found | dict.fromkeys(["not finite"] * (form.layout in WEIGHTS), said)
 
 

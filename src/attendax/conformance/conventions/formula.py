@@ -246,6 +246,8 @@ class Steps:
     def _of_bias(self, ds: np.ndarray) -> np.ndarray:
         """The gradient of a bias that is read otherwise: each number gets those of all places that read it."""
         assert self.bias is not None
+        if not self.bias.size:
+            return np.zeros_like(self.bias)
         ds = self.line("of_bias", ds=ds, bias=self.bias, rank=self.inputs.arrays["bias"].ndim)
         factor = self.line("bias", bias=np.ones_like(self.bias)).flat[0]
         places = np.arange(self.bias.size, dtype=np.float64).reshape(self.bias.shape)
