@@ -11,6 +11,7 @@ from attendax.legible import did_you_mean
 from ..adapters.implementation import OPTIONS, Implementation
 from ..against import options
 from ..against.describing import SECOND
+from ..against.forms import Form
 from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
@@ -99,12 +100,8 @@ class Understood(NamedTuple):
         of_sum = "return_lse" in form.options and form.how["lse"] not in ("base e", "base 2")
         unjudged = {RATE: self.contract.dropout and RATE not in self.names, "return_lse": of_sum}
         more |= {option: "described, not judged" for option, true in unjudged.items() if true}
-        more |= {ours: f"{x} is not understood" for x in self.contract.unread for ours in self._offered_by(x)}
+        more |= {ours: f"{x} is not understood" for x in self.contract.unread for ours in _left_to(x, form)}
         return given | ({"lacks": given.get("lacks", {}) | more} if more else {})
-
-    def _offered_by(self, name: str) -> list[str]:
-        """The options of the protocol that a parameter may be, and that no other parameter is."""
-        return [x for x in options.named(name) if x in OPTIONS and x not in self.contract.form.options]
 
     def open_in(self, case: Case, settled: Settled) -> str:
         """Words for what is not settled and counts for a case; a parameter counts for calls without options alone."""
@@ -130,6 +127,11 @@ class Understood(NamedTuple):
         otherwise = contract.adapter() or contract.unread or any(x.kind != DEFECT for x in meanings)
         lines = [x for x in contract.lines() if not (report.failures and x == AS_THE_LAWS)]
         return report._replace(called=tuple(lines) if otherwise else ())
+
+
+def _left_to(name: str, form: Form) -> list[str]:
+    """The options of the protocol that a parameter may be, and that no other parameter is."""
+    return [x for x in options.named(name) if x in OPTIONS and x not in form.options]
 
 
 def _with_defect(report: Report, defect: Meaning, contract: Contract) -> Report:
