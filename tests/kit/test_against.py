@@ -14,7 +14,7 @@ from attendax import cli
 from attendax.conformance.against import describing_layers, diff, layers, report
 from attendax.conformance.against.remote import Function
 from attendax.exits import Refusal
-from contract.more_numpy import channels_first, columns, joined_heads
+from contract.more_numpy import channels_first, columns, decode, joined_heads, one_vector
 from pairs_of_functions import PAIRS, softmax
 
 QUICK = (
@@ -153,10 +153,13 @@ def test_a_result_with_its_heads_elsewhere(a, b, gives):
         (channels_first, joined_heads, "A takes qkv (B, N·3·D, T); B takes qkv (T, B, N·3·D)"),
         (joined_heads, channels_first, "A takes qkv (T, B, N·3·D); B takes qkv (B, N·3·D, T)"),
         (moved, columns, "A takes (B, N, T, D) and gives (B, T, N, D); B takes (D, T)"),
+        (decode, from_tokens, "A takes (B, N, D); B takes (B, T, N, D) and gives (B, T, N·D)"),
+        (from_tokens, decode, "A takes (B, T, N, D) and gives (B, T, N·D); B takes (B, N, D)"),
+        (one_vector, moved, "A takes (D); B takes (B, N, T, D) and gives (B, T, N, D)"),
     ],
 )
-def test_arrays_that_are_joined_or_have_their_channels_first(a, b, takes):
-    """Each is called by the other: arrays that are joined head by head, and columns as tokens."""
+def test_arrays_that_are_joined_or_lack_an_axis_or_have_their_channels_first(a, b, takes):
+    """Each is called by the other: arrays that are joined head by head, columns as tokens, one query."""
     found = diff(a, b)
     assert found.explained, found.text()
     assert any(takes in str(x) for x in found.differences)

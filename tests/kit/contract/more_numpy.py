@@ -581,3 +581,26 @@ def mask_of_clip(query, key, value, attention_mask=None):
     s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
     s = s if attention_mask is None else s - 1e4 * attention_mask[:, None, None]
     return softmax(s) @ value
+
+
+def decode(q, k_cache, v_cache, cache_seqlens=None, softmax_scale=None):
+    """One query (B, N, D) beside caches (B, S, G, D), as many tokens of which count as lengths tell."""
+    N, D = q.shape[1:]
+    k, v = (np.repeat(x, N // x.shape[2], 2) for x in (k_cache, v_cache))
+    s = np.einsum("bnd,bsnd->bns", q, k) * (softmax_scale or D**-0.5)
+    s = s if cache_seqlens is None else np.where(np.arange(k.shape[1]) < cache_seqlens[:, None, None], s, -np.inf)
+    return np.einsum("bns,bsnd->bnd", softmax(s), v)
+
+
+def decode_tiled(q, k_cache, v_cache, cache_seqlens=None):
+    times = q.shape[1] // k_cache.shape[2]
+    return decode(q, *(np.tile(x, (1, 1, times, 1)) for x in (k_cache, v_cache)), cache_seqlens)
+
+
+def one_vector(query, keys, values):
+    """A query (D) beside keys (S, D)."""
+    return softmax(keys @ query / np.sqrt(len(query))) @ values
+
+
+def one_vector_noroot(query, keys, values):
+    return softmax(keys @ query / len(query)) @ values

@@ -457,3 +457,11 @@ def falcon(query, key, value, alibi, attention_mask, head_mask=None):
     p = s.masked_fill(attention_mask, torch.finfo(s.dtype).min).softmax(-1)
     p = p if head_mask is None else p * head_mask
     return (p.view(B * N, T, -1) @ v).view(B, N, T, D).transpose(1, 2).reshape(B, T, N * D)
+
+
+def of_decoder(hidden, encoder_keys, encoder_values, mask=None):
+    """A state (B, D) beside tokens (B, S, D), as of a recurrent decoder; the weights are the second result."""
+    s = torch.einsum("bd,bsd->bs", hidden, encoder_keys) / math.sqrt(hidden.shape[-1])
+    s = s if mask is None else s.masked_fill(mask == 0, -1e9)
+    p = s.softmax(-1)
+    return torch.einsum("bs,bsd->bd", p, encoder_values), p

@@ -40,6 +40,7 @@ from .options import (
     OF_BATCH,
     OF_KEYS,
     ONE_HEAD,
+    ONE_QUERY,
     OPEN_LENGTHS,
     OPEN_MASKS,
     OPEN_POSITIONS,
@@ -84,6 +85,7 @@ UNSCALED, DIVIDED, OTHER_MEAN = "does not scale what is kept", "divides what is 
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
 IN_INFERENCE = "acts in inference as well"
 ROUGH = 2.0**-8  # as a share of the largest number, of results of half precision
+OF_ONE_QUERY = "mask", "bias", "scale", "softcap", "key_lengths"  # options that one query alone has
 HIDING = "mask", "key_lengths", "segments", "window"  # options that hide keys, and may hide none
 INSTEAD_OF = {"mask": INSTEAD, "bias": ADDED_INSTEAD}  # options that may take the place of causal
 SCORE_STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
@@ -528,6 +530,8 @@ class Describing:
     def _read(self, form: Form, name: str, ours: str, ignored: bool = False) -> Form | None:
         """The form in which a keyword is one of the options that are known, or is ignored as such."""
         row = OPTIONS[ours]
+        if form.layout in ONE_QUERY and ours not in OF_ONE_QUERY:
+            return None
         hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
         if ours == "window":  # of two readings of a side that is off by one, the more usual comes first
             rare = "on both sides", "w keys, its own among them"

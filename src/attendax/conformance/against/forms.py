@@ -27,6 +27,7 @@ from .options import (
     MODULE_STUB,
     MOVED,
     NO_LIMIT,
+    ONE_QUERY,
     REACH,
     SIDES,
     VARLEN,
@@ -153,7 +154,7 @@ class Form:
     @property
     def has_one_key_head(self) -> bool:
         """Tell whether keys and values have no axis of heads, and queries have."""
-        return bool(self.of_keys) and "N" not in self.of_keys[0]
+        return bool(self.of_keys) and "N" not in self.of_keys[0] and "N" in self.layout
 
     def plain(self) -> "Form":
         """The way it is called, whatever it computes."""
@@ -211,6 +212,9 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
         if x.layout == taken
     ]
     yield from sorted(plain + moved, key=lambda x: not set("BN") <= set(x.layout))  # some take arrays of any rank
+    for layout, order in itertools.product(ONE_QUERY, orders if count >= 3 else ()):
+        for keys in ONE_QUERY[layout]:
+            yield dataclasses.replace(form, layout=layout, of_keys=(keys, keys), order=", ".join(order))
     for x, (taken, *of_keys) in itertools.product(plain + moved, KEY_LAYOUTS):
         if x.layout == taken and not x.pack:
             yield dataclasses.replace(x, of_keys=tuple(of_keys), grouped="BSD" in of_keys)

@@ -33,6 +33,16 @@ OUT_OF = {  # and back
     VARLEN: "{x}.reshape(B, T + 1, {x}.shape[1], -1)[:, :T].swapaxes(1, 2)",
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
+ONE_QUERY = {  # layouts of one query for each text and head, without an axis of tokens, and those of their keys
+    "BND": ("BTND", "BNTD"), "BD": ("BTD",), "ND": ("TND", "NTD"), "D": ("TD",),
+}  # fmt: skip
+INTO |= {"BND": "{x}[:, :, 0]", "ND": "{x}[:, 0]", "BD": "{x}[:, 0]", "D": "{x}[0]"}
+OUT_OF |= {
+    "BND": "{x}[:, :, None]",
+    "ND": "{x}[None, :, None]",
+    "BD": "{x}[:, None, None]",
+    "D": "{x}[None, None, None]",
+}
 INTO |= {layout: line for layout, (_, line) in WEIGHTS.items()}
 KEYS = {  # layouts of keys or values that are not that of the queries: lines to (B, G, S, D) from them, and back
     "BSD": ("{x}[:, 0]", "{x}[:, None]"), "BNDS": ("{x}.swapaxes(2, 3)", "{x}.swapaxes(2, 3)"),
@@ -46,6 +56,7 @@ MOVED = (  # the heads of a result elsewhere than those of the arrays
 )  # fmt: skip
 RESULT_LAYOUTS = INTO | {  # layouts of a result, and back
     "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
+    "ND": "{x}[0, :, 0]", "BD": "{x}[:, 0, 0]", "D": "{x}[0, 0, 0]",
     "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]", "BDT": "{x}[:, 0].swapaxes(1, 2)", "DT": "{x}[0, 0].swapaxes(0, 1)",
 }  # fmt: skip
 BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)", "B(ND)T", "T(ND)")}

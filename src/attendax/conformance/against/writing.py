@@ -7,7 +7,7 @@ from ..conventions.table import DECLARED
 from .forms import LSE, SOFTMAX, UNKNOWN, Form, Option, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAY_NAMES, BACK, INTO, JOINED, KEYS, OF_KEYS, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
+from .options import ARRAY_NAMES, BACK, INTO, JOINED, KEYS, OF_KEYS, ONE_QUERY, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
 from .remote import IMPORTS, PERHAPS, reached
 
 ARRAYS = "query", "key", "value"
@@ -36,11 +36,30 @@ class Adapter(Keywords):
         lines = [f"key, value = key[:, {of_keys}], value[:, {of_values}]"]
         lines = lines if self.repeats or (self.own_scores and self.a.grouped) else []
         lines += self._scores() if self.own_scores else self._options()
-        lines = [*self.before, *lines, *self.after]
+        lines = [*self.before, *self._one_query(), *lines, *self.after]
         self.maybe = any("options[" in line for line in lines)
         lines = ["options = {}"] * self.maybe + lines + [*self._casts(), *self._call(), *self._answer()]
         body = [line for part in [*arrays, *self._sizes("\n".join(lines)), *lines] for line in part.split("\n") if line]
         return "\n".join([*self._head(), *("    " + line for line in body), ""])
+
+    def _one_query(self) -> list[str]:
+        """Lines that make each query a text of its own, where ``b`` takes one query."""
+        if not self.takes_one_query:
+            return []
+        if self.own_scores or self.lse:
+            raise NoAdapter("B takes one query")
+        lines = ["tokens, texts = T, xp.arange(B * T) // T", "key, value = key[texts], value[texts]"]
+        lines += ["query = query.swapaxes(1, 2).reshape(B * T, N, 1, -1)"]
+        cut = "xp.broadcast_to({x}, (B, *{x}.shape[1:2], T, S)).swapaxes(1, 2).reshape(B * T, -1, 1, S)"
+        of_rows = {"mask": cut, "bias": cut, "key_lengths": "{x}[texts]"}
+        given = [(self.a.options[x].name, line) for x, line in of_rows.items() if x in self.a.options]
+        lines += [f"{x} = {x} if {x} is None else {line.format(x=x)}" for x, line in given]
+        return [*lines, "B, T = B * T, 1"]
+
+    @property
+    def takes_one_query(self) -> bool:
+        """Tell whether ``b`` takes one query for each text and head, and ``a`` several."""
+        return self.canonical and self.b.layout in ONE_QUERY
 
     def _head(self) -> list[str]:
         a = self.whole
@@ -73,7 +92,7 @@ class Adapter(Keywords):
             return own + [f"{x} = {into.format(x=x)}" for x in each if into != "{x}"] + lines
         lines += own + [f"B = query.shape[{merged.find('B')}]"] * ("B," in into)
         if a.of_keys:
-            each = [into, *(KEYS[x][1] if x in KEYS else into for x in a.of_keys)]
+            each = [into, *(KEYS[x][1] if x in KEYS else OUT_OF[x] for x in a.of_keys)]
             given = (line.format(x=x) for line, x in zip(each, ARRAYS, strict=True))
             return [*lines, f"query, key, value = {', '.join(given)}"]
         return lines + [f"query, key, value = ({into.format(x='x')} for x in (query, key, value))"] * (into != "{x}")
@@ -114,7 +133,7 @@ class Adapter(Keywords):
         if self.loops:
             return self._looped(into, words)
         pack, _, axis = b.pack.partition(" ")
-        parts, before = [self._given(x, into) for x in b.order.split(", ")], list[str]()
+        parts, before = [self._given(x, into).format(x=x) for x in b.order.split(", ")], list[str]()
         if b.has_one_key_head:
             return self._by_groups(parts, words)
         alone = parts[: pack == "kv"]
@@ -141,9 +160,9 @@ class Adapter(Keywords):
         ]
 
     def _given(self, name: str, into: str) -> str:
-        """An array as ``b`` is given it."""
+        """The line to an array as ``b`` is given it."""
         own = dict(zip(ARRAYS[1:], self.b.of_keys, strict=False)).get(name, "")
-        return (KEYS[own][0] if own in KEYS else into).format(x=name)
+        return KEYS[own][0] if own in KEYS else INTO.get(own, into)
 
     def _by_groups(self, parts: list[str], words: list[str]) -> list[str]:
         """A call for each head of keys, where ``b`` takes one without an axis."""
@@ -178,12 +197,13 @@ class Adapter(Keywords):
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
         names = [f"{name}=" for name in b.by_name] or [""] * 3
         each_of = zip(names, b.order.split(", "), strict=True)
-        arrays = [name + into.format(x=f"{x}[{index}]") for name, x in each_of]
+        arrays = [name + self._given(x, into).format(x=f"{x}[{index}]") for name, x in each_of]
         each = f"**{{k: {at}x for k, x in options.items()}}"
         call = f"fn({', '.join([*arrays, *words, *[each] * self.maybe])})"
         axis, shape = (1 if index == ":, n" else 0), "B, N, T" * (len(self.loops) == 2)
         turned = ".swapaxes(1, 2)" * (b.layout == "TND")
         turned = ".reshape(B, T, N, -1).swapaxes(1, 2)" if b.outcome == "T(ND)" else turned
+        turned = "[:, :, None]" if b.outcome in ("ND", "BD") else turned
         turned = ".swapaxes(-2, -1)" if b.outcome in ("BDT", "DT") else turned
         if self.lse:
             whole = f".reshape({shape}, *x[0].shape[1:])" * bool(shape)
@@ -201,6 +221,7 @@ class Adapter(Keywords):
         if self.canonical:
             back = "out" if self.loops else BACK[self.b.outcome].format(x="out")
             lines += [f"out = {back}"] if back != "out" else []
+            lines += ["out = out.reshape(-1, tokens, N, out.shape[-1]).swapaxes(1, 2)"] * self.takes_one_query
             out = RESULT_LAYOUTS[self.a.outcome].format(x="out")
         lines += [self._filled()] if self.fills else []
         lines += self._narrowed()

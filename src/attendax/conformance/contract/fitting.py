@@ -13,6 +13,7 @@ from ..against.options import (
     ADDED,
     BEGINS,
     MEANINGS,
+    ONE_QUERY,
     OR_ADDED,
     UNDER_A_ROOT,
     VARLEN,
@@ -28,6 +29,7 @@ from ..cases.square import ALIKE
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
 WIDEST_WEIGHT = 2048  # of a projection that changes nothing: its cost is the square
 MOST_SCORES = 2**24  # of a call with more heads, so that square weights have a row for each token
+MOST_ROWS = 16  # queries of a case, if each is a text of its own, whose keys are repeated
 FLAG_DEFAULTS = {"is_causal": False, "return_lse": False}
 BESIDE = "w keys beside its own"  # the reach of a window of one number, on the side of the protocol
 SIDE_OBJECTIONS = {  # of a window that is one number: what rules it out, and why
@@ -134,6 +136,8 @@ def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
     lines = list[str]()
     if form.layout == VARLEN and len({*BEGINS} & {*form.meant}) == 1:
         lines += _rule_out("T != S", "sequences begin at one list: queries and keys of equal lengths alone")
+    if form.layout in ONE_QUERY:
+        lines += _rule_out(f"T > {MOST_ROWS}", "it takes one query at a time: here each is a call of its own text")
     if form.pack.startswith("qkv"):
         why = "query, key and value are one array: as many queries as keys"
         lines += _rule_out("query.shape != key.shape or key.shape != value.shape", why)
