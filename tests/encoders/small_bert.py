@@ -3,8 +3,10 @@
 import json
 
 import numpy as np
+import pytest
 
 WORDS = ["a", "man", "is", "eating", "food", "meal", "the", "##s", "東", "京", "."]
+EXTRA = "the extra 'demo' is not installed"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
 
 # Awkward on purpose: no two sizes alike, so that a transposed or misplaced table does not fit by accident.
@@ -54,8 +56,7 @@ def random_tensors(config=CONFIG, *, seed=0, dtype=np.float32):
 
 def write_checkpoint(directory, *, config=CONFIG, tensors=None, vocabulary=VOCABULARY, files=None):
     """Write ``config.json``, ``model.safetensors``, ``tokenizer.json`` and ``files`` (name -> JSON content)."""
-    from safetensors.numpy import save_file
-
+    save_file = pytest.importorskip("safetensors.numpy", reason=EXTRA).save_file
     directory.mkdir(parents=True, exist_ok=True)
     save_file(random_tensors(config) if tensors is None else tensors, directory / "model.safetensors")
     for name, content in ({"config.json": config} | (files or {})).items():
@@ -67,13 +68,12 @@ def write_checkpoint(directory, *, config=CONFIG, tensors=None, vocabulary=VOCAB
 
 def write_tokenizer(path, vocabulary=VOCABULARY):
     """A BERT tokenizer of a few words; like the published file, it asks for padding and truncation, here at 4."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-
+    tokenizers = pytest.importorskip("tokenizers", reason=EXTRA)
     ids = {word: index for index, word in enumerate(vocabulary)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
     )
     tokenizer.enable_padding(length=4)

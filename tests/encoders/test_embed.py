@@ -12,21 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import small_bert
 from attendax.encoders import embedding
 from attendax.encoders.embedding import embed, embed_by_specification, mean_pool, pad, padded_length, plan_batches
 from attendax.encoders.sentences import PACKAGE, load_sentence_encoder, packaged_weights, tokenize
 from places import TESTS
 
-pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
-pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
-
 TEXTS = ["A man is eating food.", "", "the the the the", "東京", "a", "\U0001f355 unknown", "meals " * 30]
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return load_sentence_encoder(small_bert.write_checkpoint(tmp_path_factory.mktemp("bert")))
 
 
 class TestMeanPool:

@@ -17,13 +17,6 @@ from attendax.cli import main
 from attendax.commands.embed import NEAREST
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
-    pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
-    return str(small_bert.write_checkpoint(tmp_path_factory.mktemp("bert")))
-
-
 @pytest.fixture
 def embed(weights, capsys):
     """Run ``attendax embed`` on the small checkpoint: (exit status, standard output, standard error)."""
@@ -163,23 +156,26 @@ class TestStandardInput:
         assert [json.loads(line)["text"] for line in out.splitlines()] == ["a man", "the meal"]
 
 
+def command(weights, *texts):
+    return [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights, *texts]
+
+
 class TestPipes:
     def test_utf8_whatever_the_locale_says(self, weights):
-        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights]
         ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
-        done = subprocess.run(command, input="東京\n".encode(), capture_output=True, env=ascii_only, check=True)
+        done = subprocess.run(
+            command(weights), input="東京\n".encode(), capture_output=True, env=ascii_only, check=True
+        )
         assert json.loads(done.stdout.decode("utf-8"))["text"] == "東京"
 
     @pytest.mark.slow
     def test_arguments_are_utf8_whatever_the_locale_says(self, weights):
-        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights, "東京".encode()]
         c_locale = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-        done = subprocess.run(command, capture_output=True, env=c_locale, check=True)
+        done = subprocess.run(command(weights, "東京".encode()), capture_output=True, env=c_locale, check=True)
         assert json.loads(done.stdout.decode("utf-8"))["text"] == "東京"
 
     def test_the_first_result_waits_for_the_first_line_only(self, weights):
-        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(command(weights), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             process.stdin.write(b"a man\n")
             process.stdin.flush()
             assert json.loads(process.stdout.readline())["text"] == "a man"
@@ -188,18 +184,16 @@ class TestPipes:
         assert process.returncode == 0
 
     def test_standard_input_that_cannot_be_read(self, weights):
-        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights]
         with open(os.devnull, "wb") as write_only:
-            done = subprocess.run(command, stdin=write_only, capture_output=True, text=True)
+            done = subprocess.run(command(weights), stdin=write_only, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (cli.REFUSED, "")
         assert done.stderr == "attendax embed: cannot read standard input: Bad file descriptor\n"
 
     @pytest.mark.slow
     def test_reader_that_leaves_early(self, weights):
         """``attendax embed --json | head -1`` ends without a word."""
-        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights]
         pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
-        with subprocess.Popen(command, **pipes) as process:
+        with subprocess.Popen(command(weights), **pipes) as process:
             process.stdout.close()
             process.stdin.write(b"a man\n" * 300)
             process.stdin.close()
@@ -326,34 +320,18 @@ class TestRefusals:
         assert "does not exist" in self.run(capsys, "--weights", str(tmp_path / "nowhere"))
         assert "config.json is missing" in self.run(capsys, "--weights", str(tmp_path))
 
-    def test_another_model(self, capsys, tmp_path, weights):
+    def test_another_model(self, capsys, tmp_path):
         files = {"config.json": small_bert.CONFIG | {"model_type": "gpt2"}}
         small_bert.write_checkpoint(tmp_path, files=files)
         assert "model_type='gpt2', supported is 'bert'" in self.run(capsys, "--weights", str(tmp_path))
 
     @pytest.mark.smoke
-    @pytest.mark.parametrize(
-        ("name", "content"),
-        [
-            ("config.json", small_bert.CONFIG | {"hidden_act": ["gelu"]}),
-            ("config.json", small_bert.CONFIG | {"hidden_size": "6"}),
-            ("config.json", small_bert.CONFIG | {"layer_norm_eps": "1e-12"}),
-            ("modules.json", []),
-            ("modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": 1}]),
-            ("sentence_bert_config.json", {"max_seq_length": "12"}),
-            ("sentence_bert_config.json", {"do_lower_case": "false"}),
-            ("1_Pooling/config.json", {"pooling_mode_cls_token": "true"}),
-        ],
-    )
-    def test_a_value_of_another_type(self, capsys, tmp_path, weights, name, content):
-        small_bert.write_checkpoint(tmp_path, files={name: content})
-        assert name in self.run(capsys, "--weights", str(tmp_path))
-
-    def test_weights_that_are_not_finite(self, capsys, tmp_path, weights):
+    @pytest.mark.parametrize("options", [[], ["--json"]])
+    def test_weights_that_are_not_finite(self, capsys, tmp_path, options):
         tensors = small_bert.random_tensors()
         tensors["embeddings.LayerNorm.bias"][0] = np.nan
         small_bert.write_checkpoint(tmp_path, tensors=tensors)
-        err = self.run(capsys, "--json", "--weights", str(tmp_path))
+        err = self.run(capsys, *options, "--weights", str(tmp_path))
         assert "the embedding of text 1 is not finite; are the weights damaged?" in err
 
 

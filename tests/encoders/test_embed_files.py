@@ -21,20 +21,7 @@ from attendax.encoders.embedding import embed, embed_by_specification
 from attendax.encoders.sentences import load_sentence_encoder, tokenize
 from attendax.exits import Refusal
 
-pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
-pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
-
 LINES = ["a man is eating", "", "the meal", "food food food", "東京 is the meal .", "a man"]
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return str(small_bert.write_checkpoint(tmp_path_factory.mktemp("bert")))
-
-
-@pytest.fixture(scope="module")
-def encoder(weights):
-    return load_sentence_encoder(weights)
 
 
 @pytest.fixture
@@ -76,14 +63,6 @@ class TestOutput:
         found = np.load(tmp_path / "a.npy")
         assert found.shape == (count, 3 if count else 0)
         assert not count or found[-1, 0] == count - 1
-
-    @pytest.mark.smoke
-    def test_weights_that_give_nan(self, run, encoder, monkeypatch):
-        broken = jax.tree.map(lambda x: x * np.nan, encoder.params)
-        monkeypatch.setattr(texts, "load", lambda args: encoder._replace(params=broken))
-        status, out, err = run("embed", "a man")
-        assert (status, out) == (2, "")
-        assert err == "attendax embed: the embedding of text 1 is not finite; are the weights damaged?\n"
 
     @pytest.mark.smoke
     @pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes there")

@@ -16,9 +16,6 @@ from attendax.encoders import load_bert, panics
 from attendax.encoders.sentences import load_sentence_encoder, tokenize
 from attendax.legible import one_line
 
-pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
-pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
-
 TRANSFORMER = {"type": "sentence_transformers.models.Transformer", "path": ""}
 POOLING = {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}
 
@@ -107,7 +104,11 @@ class TestConfig:
 
     @pytest.mark.smoke
     @pytest.mark.parametrize(
-        ("content", "message"), [(b"[]", "must hold an object"), (b"1" * 9999, "is not valid JSON")]
+        ("content", "message"),
+        [
+            *((content, "is not valid JSON") for content in (b"{", b"\xff\xfe", b"[" * 200_000, b"1" * 9999)),
+            (b"[1]", "config.json must hold an object, got an array"),
+        ],
     )
     def test_json_of_another_kind(self, tmp_path, refusal, content, message):
         (small_bert.write_checkpoint(tmp_path) / "config.json").write_bytes(content)
@@ -143,7 +144,7 @@ class TestTensors:
         write_with_extra(tmp_path / "model.safetensors", "z" * 10**5, "F8_E4M3", 1)
         assert "holds tensors that an encoder does not have: zzz" in refusal(tmp_path)
 
-    @pytest.mark.parametrize("length", [0, 7, 8, 100, 2000])
+    @pytest.mark.parametrize("length", [0, 7, 8, 100, 2000, -7])
     def test_cut_off(self, tmp_path, refusal, length):
         path = small_bert.write_checkpoint(tmp_path) / "model.safetensors"
         path.write_bytes(path.read_bytes()[:length])

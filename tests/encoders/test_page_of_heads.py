@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import chromium
-import small_bert
 from attendax.cli import main
 from attendax.encoders import attention_rows, layer_attention
 from attendax.figures import attention_page
@@ -105,11 +104,6 @@ def test_shows_a_head_worth_looking_at_first():
 
 
 class TestCommand:
-    @pytest.fixture
-    def weights(self, tmp_path):
-        pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
-        return str(small_bert.write_checkpoint(tmp_path / "bert"))
-
     @pytest.mark.slow
     def test_writes_the_page(self, weights, tmp_path, capsys):
         page = tmp_path / "heads.html"

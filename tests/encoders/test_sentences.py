@@ -11,20 +11,12 @@ import small_bert
 from attendax.encoders.embedding import embed, embed_by_specification
 from attendax.encoders.sentences import load_sentence_encoder, packaged_weights, tokenize
 
-pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
-pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
-
 MODULES = [
     {"type": "sentence_transformers.models.Transformer", "path": ""},
     {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
     {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
 ]
 POOLING = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return load_sentence_encoder(small_bert.write_checkpoint(tmp_path_factory.mktemp("bert")))
 
 
 def load(directory, **files):

@@ -75,13 +75,7 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "command": {"protocol", "checking", "run", "models", "contract", "against", "frameworks"} | OF_A_RUN,
     "": {"checking", "contract", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }
-CALLING = {
-    "asking",
-    "judging",
-    "judges",
-    "dropout",
-    "trial",
-}  # the files of the judge that may call the candidate
+CALLING = {"asking", "judging", "judges", "dropout", "trial"}  # the files of the judge that may call the candidate
 SPEC_NEEDS = {"numpy", "scipy.special"}
 
 
@@ -197,11 +191,8 @@ def test_what_compares_numbers_knows_no_candidate(attendax):
     files = {name.removeprefix(judge): found for name, found in attendax.items() if name.startswith(judge)}
     assert files.keys() == {"dense", "tolerances", "comparing", "verdicts"} | CALLING
     for name in files.keys() - CALLING:
-        assert {part_of(x, "attendax.conformance") for x in files[name] if x.startswith("attendax.conformance.")} <= {
-            "cases",
-            "conventions",
-            "judge",
-        }, name
+        needed = {part_of(x, "attendax.conformance") for x in files[name] if x.startswith("attendax.conformance.")}
+        assert needed <= {"cases", "conventions", "judge"}, name
         assert not {x.removeprefix(judge) for x in files[name]} & CALLING, name
 
 

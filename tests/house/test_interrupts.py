@@ -123,14 +123,9 @@ class TestCheck:
         (tmp_path / "mine.py").write_text(function, encoding="utf-8")
         command = [
             sys.executable,
-            "-m",
-            "attendax",
-            "check",
-            "mine:ends",
-            "--quiet",
-            "--in-process",
+            *["-m", "attendax", "check", "mine:ends", "--quiet", "--in-process", "--json", "a.json"],
         ]
-        done = subprocess.run([*command, "--json", "a.json"], cwd=tmp_path, capture_output=True, timeout=300)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300)
         assert (done.returncode, done.stdout, done.stderr) == (128 + number, b"", b"")
         assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
 

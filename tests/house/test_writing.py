@@ -21,6 +21,7 @@ from test_saved_models import BERT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes, pipes and links there")
 OLD = "what stood there before"
+CHECK = ["check", "attendax.spec:attention", *["--ignore", "score_mod", "--level", "forward", "--only"], "scale given"]
 
 
 @pytest.fixture
@@ -90,20 +91,7 @@ class TestFullDisk:
     def test_check_leaves_the_old_file(self, out, capsys, kind):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         (out / "a").write_text(OLD)
-        argv = [
-            "attendax.spec:attention",
-            "--ignore",
-            "score_mod",
-            "--only",
-            "scale given",
-            "--level",
-            "forward",
-            "--quiet",
-            f"--{kind}",
-            str(out / "a"),
-            "--in-process",
-        ]
-        assert main(["check", *argv]) == 2
+        assert main([*CHECK, "--quiet", "--in-process", f"--{kind}", str(out / "a")]) == 2
         assert capsys.readouterr().err == f"attendax check: cannot write {out / 'a'}: File too large\n"
         assert [path.read_text() for path in out.iterdir()] == [OLD]
 
@@ -224,19 +212,8 @@ class TestPlaces:
 
     def test_a_report_to_standard_output(self, out):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
-        argv = [
-            "check",
-            "attendax.spec:attention",
-            "--ignore",
-            "score_mod",
-            "--only",
-            "scale given",
-            "--level",
-            "forward",
-            "--json",
-            "/dev/stdout",
-        ]
-        done = subprocess.run([sys.executable, "-m", "attendax", *argv], cwd=out, stdout=subprocess.PIPE, check=True)
+        command = [sys.executable, "-m", "attendax", *CHECK, "--json", "/dev/stdout"]
+        done = subprocess.run(command, cwd=out, stdout=subprocess.PIPE, check=True)
         assert json.JSONDecoder().raw_decode(done.stdout.decode())[0]["ok"]
         assert os.listdir(out) == []
 

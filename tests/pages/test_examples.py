@@ -53,29 +53,12 @@ def test_an_encoder_from_scratch(example, tmp_path):
 def test_fine_tuning(example, tmp_path):
     vocabulary = [
         *small_bert.VOCABULARY,
-        "blue",
-        "bird",
-        "asleep",
-        "delivery",
-        "van",
-        "switched",
-        "off",
-        "leaks",
-        "oil",
+        *["blue", "bird", "asleep", "delivery", "van", "switched", "off", "leaks", "oil"],
     ]
     config = small_bert.CONFIG | {"vocab_size": len(vocabulary), "num_hidden_layers": 1}
     small_bert.write_checkpoint(tmp_path / "bert", config=config, vocabulary=vocabulary)
-    arguments = [
-        "--steps",
-        "12",
-        "--rate",
-        "0.01",
-        "--weights",
-        str(tmp_path / "bert"),
-        "--save",
-        str(tmp_path / "tuned"),
-    ]
-    example("finetune_minilm").main(arguments)
+    folders = "--weights", str(tmp_path / "bert"), "--save", str(tmp_path / "tuned")
+    example("finetune_minilm").main(["--steps", "12", "--rate", "0.01", *folders])
     from attendax.encoders import load
 
     assert load(tmp_path / "tuned")[1].vocab_size == len(vocabulary)

@@ -63,21 +63,9 @@ def test_a_product_does_not_depend_on_the_tokens_beside_it(name, dtype):
     for run, x, _ in both(name, dtype):
         whole = np.asarray(run(x))
         for start, rows in (
-            (0, 1),
-            (17, 1),
-            (ROWS - 1, 1),
-            (5, 2),
-            (9, 3),
-            (1, 4),
-            (50, 7),
-            (95, 13),
-            (11, 200),
-            (100, 16),
-            (100, 17),
-            (7, 32),
-            (70, 63),
-            (5, 700),
-        ):
+            (0, 1), (17, 1), (ROWS - 1, 1), (5, 2), (9, 3), (1, 4), (50, 7), (95, 13), (11, 200), (100, 16), (100, 17),
+            (7, 32), (70, 63), (5, 700),
+        ):  # fmt: skip
             same_bits([run(x[start : start + rows])], [whole[start : start + rows]], f"{rows} from {start}")
         in_batches = np.asarray(run(x.reshape(10, ROWS // 10, -1)))
         same_bits([in_batches.reshape(ROWS, -1)], [whole], "in a batch")
