@@ -186,9 +186,9 @@ def finds_of_check(results: Results) -> str:
     functions = len(set(to_the_end))
     return (
         tables.table(("bug found by", "runs", "CPU seconds, mean", "CPU seconds, largest"), table)
-        + f"\nThe table leaves out {len(to_the_end)} runs, of {functions} functions that end the process, look for the "
-        "judge, or have a bug that no single case shows. These runs did not end at the first fault. No run, in the "
-        "table or not, missed the bug."
+        + f"\n{len(to_the_end)} runs, of {functions} functions, are not in the table. These functions end the process, "
+        "try to find the judge, or have a bug that no single case shows, so the runs did not end at the first fault. "
+        "All runs, in the table or not, found the bug."
     )
 
 
