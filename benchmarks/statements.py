@@ -99,9 +99,9 @@ def who_is_ahead(results: Results) -> str:
     first = "torch is faster than attendax in some shapes" if TORCH in faster else "torch is not faster in any shape"
     if not faster:
         return "On this machine, no other library is faster in any shape."
-    header = ("library", "faster in", "speed of attendax divided by the library's")
+    header = ("library", "shape", "what it computes faster, and the speed of attendax divided by the library's")
     rows = [[name, *case.removesuffix(")").split(" (")] for name, cases in faster.items() for case in cases]
-    return f"On this machine, {first}. The faster libraries are:\n\n{tables.table(header, rows)}"
+    return f"On this machine, {first}. Where any other library is faster:\n\n{tables.table(header, rows)}"
 
 
 def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
@@ -128,8 +128,8 @@ def beside_a_product(results: Results) -> str:
         ],
     ]
     size = f"{PRODUCT_SIDE:,} x {PRODUCT_SIDE:,}"
-    speed = f"The product of two {size} matrices, by the faster of XLA and NumPy, ran at {product:.0f} GFLOP/s."
-    calls = "Attention of at least 2,048 queries and keys ran at these fractions of that speed:"
+    speed = f"Here the product of two {size} matrices ran at {product:.0f} GFLOP/s, by the faster of XLA and NumPy."
+    calls = "The table has the speed of attention with at least 2,048 queries and keys, as a fraction of this speed:"
     return f"{speed} {calls}\n\n" + tables.table(("", "fraction of the product's GFLOP/s"), rows)
 
 
@@ -150,9 +150,10 @@ def with_more_cores(results: Results) -> str:
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
     priority = " The process had real-time priority (`chrt -r 20`)." if run["about"].get("real_time_priority") else ""
     return (
-        f"The gain from a second core: geometric means over {len(own[0])} shapes forward, and {len(own[1])} with "
-        "the gradient. Rows with torch leave out the shapes that torch cannot compute. The two cores shared [a cache]"
-        f"(#two-cores-one-cache-or-two).{priority} (`benchmarks/results/cores`; {machine(run)}; {when(run)})\n\n"
+        "The table has the gain from a second core, for two cores that [share a cache](#two-cores-one-cache-or-two). "
+        f"Each number is a geometric mean, over {len(own[0])} shapes for the forward and {len(own[1])} with the "
+        f"gradient. Rows with torch leave out the shapes that torch cannot compute.{priority} "
+        f"Source: `benchmarks/results/cores` ({machine(run)}; {when(run)}).\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
@@ -185,7 +186,7 @@ def beside_torch(results: Results) -> str:
             cells += [f"{span(ratios.values())}, mean {mean(ratios.values())}", unskipped]
         rows.append([words, *cells, ", ".join(ahead(run, TORCH)) or "none"])
     header = (
-        "times as fast as torch SDPA",
+        "processor",
         "forward, all shapes",
         "forward, mean of plain shapes",
         "with the gradient, all shapes",
@@ -212,7 +213,7 @@ def where_measured(results: Results) -> str:
             "folder of `benchmarks/results`",
             "machine",
             "measured code, date",
-            "share of disturbed rounds among the rounds that count",
+            "rounds disturbed by other work",
         ),
         rows,
     )
@@ -236,8 +237,8 @@ def encoders(results: Results) -> str:
             sentences = "one sentence" if size[1] == "1" else f"{size[1]} sentences"
             numbers = [cores.number(ratios.get(other)) or "-" for other in ("torch", "onnxruntime")]
             rows.append([f"{sentences} of {size[2]} tokens", *numbers])
-    said = "The six-layer encoder of `attendax embed`, with the same weights in each library"
-    said = f"{said} ({when(results.full['encoders'])}):\n\n"
+    said = "`attendax embed` turns sentences into vectors, by an encoder with six layers. Here each library runs this"
+    said = f"{said} encoder with the same weights ({when(results.full['encoders'])}):\n\n"
     return said + tables.table(("attendax, times as fast as", "torch", "ONNX Runtime"), rows)
 
 
@@ -256,7 +257,7 @@ def training(results: Results) -> str:
     sizes = {size: "{} sentences of {} tokens (width {})".format(*size.split(" x ")) for size in ratios}
     said = " ".join(f"For {sizes[size]}, attendax is {ratio:.2f} times as fast." for size, ratio in ratios.items())
     why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
-    return f"{whole}In a training step of an encoder block, attendax is compared with torch. {said}{why}"
+    return f"{whole}The next comparison is with torch, for a training step of one encoder block. {said}{why}"
 
 
 def training_faults(results: Results) -> str:

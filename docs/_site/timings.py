@@ -70,8 +70,9 @@ def noise(results: dict[str, Any]) -> str:
     timed = [r["ratio"] for r in results["records"] if r["status"] == "timed" and r["contestant"] != OURS]
     spread = np.array([(high - low) / middle for middle, low, high in timed])
     return (
-        f"<p>Of each ratio, the middle half of the rounds spans {np.median(spread):.0%} of it in the median case and "
-        f"{np.quantile(spread, 0.9):.0%} in one case of ten. A difference below that is none.</p>"
+        f"<p>A ratio differs from round to round: the middle half of its rounds spans {np.median(spread):.0%} of the "
+        f"ratio in the median case, and more than {np.quantile(spread, 0.9):.0%} in one case of ten. "
+        "So a smaller difference between two ratios means nothing.</p>"
     )
 
 
