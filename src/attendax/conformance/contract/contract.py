@@ -202,12 +202,10 @@ class Contract:
         has_default = form.heads in form.defaults
         more += [f"{k} = {x}" for k, x in heads.items() if not has_default]
         yield from _rows("arrays", [arrays_of(form)])
-        takes = ["as many queries as keys alone"] * self.square
+        takes = ["T = S only: as many queries as keys"] * self.square
         when = "" if form.how["always"] else ", if it is causal"
-        takes += [f"as many queries as keys at most{when}"] * self.short
-        takes += [
-            f"{self.form.options[x].name} beside as many queries as keys alone" for x in self.alike if not self.square
-        ]
+        takes += [f"T <= S only{when}"] * self.short
+        takes += [f"{self.form.options[x].name} only if T = S" for x in self.alike if not self.square]
         takes += [f"{self.form.options[x].name} with all of its axes: none may be 1" for x in self.whole]
         yield from _rows("takes", takes)
         yield from _rows("returns", [_gives(form)])

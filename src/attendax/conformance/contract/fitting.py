@@ -139,7 +139,7 @@ def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
     if form.layout in ONE_QUERY:
         lines += _rule_out(f"T > {MOST_ROWS}", "it takes one query at a time: here each is a call of its own text")
     if form.pack.startswith("qkv"):
-        why = "query, key and value are one array: as many queries as keys"
+        why = "query, key and value are one array: T = S only"
         lines += _rule_out("query.shape != key.shape or key.shape != value.shape", why)
     if form.layout in WEIGHTS and len(projected(form.meant)) == 1:
         lines += _rule_out("T != S", "queries, keys and values are made of one array, of one length")
@@ -152,9 +152,9 @@ def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
         lines += _rule_out(f"N * max(D, V) > {WIDEST_WEIGHT}", f"weights of projections wider than {WIDEST_WEIGHT}")
     if short:
         causal, why = ("", "") if form.how["always"] else ("is_causal and ", ", if it is causal")
-        lines += _rule_out(f"{causal}T > S", f"it takes as many queries as keys at most{why}")
+        lines += _rule_out(f"{causal}T > S", f"it takes T <= S only{why}")
     for x in alike:
-        why = f"with {alike[x]} it takes as many queries as keys alone"
+        why = f"with {alike[x]} it takes T = S only"
         lines += _rule_out(f"{x}{' is not None' * (x not in FLAG_DEFAULTS)} and T != S", why)
     return lines
 
