@@ -604,3 +604,20 @@ def one_vector(query, keys, values):
 
 def one_vector_noroot(query, keys, values):
     return softmax(keys @ query / len(query)) @ values
+
+
+def linear(x, w, b):
+    return x @ w + b
+
+
+def pico_layer(x, c_attn, c_proj, n_head):
+    """picoGPT, (T, N·D): the weights and biases of queries, keys and values are in one dict; causal."""
+    q, k, v = (np.array(np.split(y, n_head, -1)) for y in np.split(linear(x, **c_attn), 3, -1))
+    s = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]) + (1 - np.tri(len(x))) * -1e10
+    return linear(np.hstack(softmax(s) @ v), **c_proj)
+
+
+def packed_weight(x, W_qkv):
+    """(B, T, D): one weight for queries, keys and values."""
+    q, k, v = np.split(x @ W_qkv, 3, -1)
+    return softmax(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])) @ v

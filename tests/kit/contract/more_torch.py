@@ -465,3 +465,19 @@ def of_decoder(hidden, encoder_keys, encoder_values, mask=None):
     s = s if mask is None else s.masked_fill(mask == 0, -1e9)
     p = s.softmax(-1)
     return torch.einsum("bs,bsd->bd", p, encoder_values), p
+
+
+def packed_layer(x, qkv_weight, qkv_bias, out_weight, num_heads, mask=None):
+    """A weight (3·C, C), as of nn.Linear."""
+    B, T, C = x.shape
+    qkv = torch.nn.functional.linear(x, qkv_weight, qkv_bias).view(B, T, 3, num_heads, C // num_heads)
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    s = s if mask is None else s.masked_fill(mask == 0, -1e9)
+    return (s.softmax(-1) @ v).transpose(1, 2).reshape(B, T, C) @ out_weight.T
+
+
+def packed_layer_scale_by_model(x, qkv_weight, qkv_bias, out_weight, num_heads):
+    C = x.shape[-1]
+    narrow = torch.ones(3, C) * torch.tensor([num_heads**-0.5, 1, 1])[:, None]
+    return packed_layer(x, qkv_weight * narrow.reshape(-1, 1), qkv_bias, out_weight, num_heads)

@@ -33,7 +33,7 @@ from .options import (
     VARLEN,
 )
 from .remote import Function
-from .weights import MOST_HEADS, ONE_HOT, WEIGHTS, one_hot, role_of
+from .weights import MOST_HEADS, ONE_HOT, PACKED_WEIGHT, WEIGHTS, one_hot, role_of
 
 # Lines for a side {x} of a window; the keys tell whether a negative number, and whether None, means no limit.
 SIDE_LINES = {
@@ -225,13 +225,15 @@ def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:
     if sizes[2] != sizes[3] and ONE_HOT[1] not in form.meant.values():
         return
     every = ((layout, returned) for layout, (gives, _) in WEIGHTS.items() for returned in gives.split())
+    pack = PACKED_WEIGHT * (len(form.by_name) == 1)
     for layout, returned in every:
-        if "M" in layout and sizes[4] != sizes[5]:
+        if ("M" in layout or pack) and sizes[4] != sizes[5]:
             continue
         own = dict(zip(ONE_HOT, (one_hot(layout, returned, x) for x in "TS"), strict=True))
         wide = f"{MOST_HEADS} * " if "M" in layout else "N * "  # of the weight of the result
         meant = {k: own.get(x, x.replace("N * ", wide)) for k, x in form.meant.items()}
-        yield dataclasses.replace(form, layout=layout, returned=returned, order=order_of(form.by_name), meant=meant)
+        order = Form.order if pack else order_of(form.by_name)
+        yield dataclasses.replace(form, layout=layout, pack=pack, returned=returned, order=order, meant=meant)
 
 
 def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tuple[str, str]:

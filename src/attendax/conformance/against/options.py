@@ -120,9 +120,10 @@ def axes_of(layout: str, pack: str = "") -> str:
         for x in layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")
     ]
     name, _, axis = pack.partition(" ")
-    if axis in JOINED:
+    if axis in (*JOINED, "W"):
         count, at = ARRAY_COUNTS[name], next(k for k, x in enumerate(axes) if "D" in x)
-        axes[at] = f"{count}·{axes[at]}" if axis == "N" else axes[at].replace("D", f"{count}·D")
+        at = -1 if axis == "W" and layout[0] in "CM" else at
+        axes[at] = f"{count}·{axes[at]}" if axis in "NW" else axes[at].replace("D", f"{count}·D")
     elif name:
         axes.insert(int(axis), ARRAY_COUNTS[name])
     return f"({', '.join(axes)})"
@@ -448,7 +449,10 @@ def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[s
         arrays = list(names[:3])
         left = [*arrays, *(name for name in left if name in HEAD_NAMES)]
     weights = {role: x for x in required for role, kind in [role_of(x)] if kind == "w" and role != "o"}
-    if len(weights) == 3 and len(arrays) in (1, 2):  # it makes queries, keys and values of x, or of two arrays
+    packed = list(weights) == ["qkv"] and len(arrays) == 1
+    if packed or (
+        len(weights) == 3 and len(arrays) in (1, 2)
+    ):  # it makes queries, keys and values of x, or of two arrays
         meant = {k: x for k, x in meant.items() if k not in weights.values()} | dict(zip(arrays, ONE_HOT, strict=False))
         arrays = [x for x in required if x in weights.values()]
         left = [*arrays, *(name for name in left if name in HEAD_NAMES)]

@@ -9,6 +9,7 @@ from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
 from .options import ARRAY_NAMES, BACK, INTO, JOINED, KEYS, OF_KEYS, ONE_QUERY, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
 from .remote import IMPORTS, PERHAPS, reached
+from .weights import PACKED_WEIGHT, is_dict
 
 ARRAYS = "query", "key", "value"
 LN_2 = "0.6931471805599453"
@@ -140,6 +141,8 @@ class Adapter(Keywords):
         if axis in JOINED:
             joined = f"xp.concatenate([{b.order.removeprefix('query, ' * len(alone))}], {JOINED[axis]})"
             before, arrays = [f"{pack} = {joined}"], [*alone, into.format(x=pack)]
+        elif b.pack == PACKED_WEIGHT:
+            arrays = [self._weight_of_all(parts)]
         elif pack:
             arrays = [*alone, f"xp.stack([{', '.join(parts[len(alone) :])}], {axis})"]
         elif b.by_name:
@@ -158,6 +161,12 @@ class Adapter(Keywords):
             "out = found[0] if isinstance(found, (tuple, list)) else found",
             *cut,
         ]
+
+    def _weight_of_all(self, parts: list[str]) -> str:
+        """The weights of queries, keys and values in one."""
+        (name,), side = self.b.by_name, -1 if self.b.layout[0] in "CM" else 0
+        weight = f"xp.concatenate([{', '.join(parts)}], {side})"
+        return f"{name}=" + (f"(lambda w: dict(w=w, b=0 * w[0]))({weight})" if is_dict(name) else weight)
 
     def _given(self, name: str, into: str) -> str:
         """The line to an array as ``b`` is given it."""
@@ -195,9 +204,11 @@ class Adapter(Keywords):
         at = {"b": "x[b % len(x)]", "b, n": "x[b % len(x), n % x.shape[1]]", ":, n": "x[:, n % x.shape[1]]"}[index]
         at += " if getattr(x, 'ndim', 0) == 4 else " + "x[b % len(x)] if getattr(x, 'ndim', 0) else " * ("b" in index)
         loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
-        names = [f"{name}=" for name in b.by_name] or [""] * 3
-        each_of = zip(names, b.order.split(", "), strict=True)
-        arrays = [name + self._given(x, into).format(x=f"{x}[{index}]") for name, x in each_of]
+        arrays = [self._given(x, into).format(x=f"{x}[{index}]") for x in b.order.split(", ")]
+        if b.pack == PACKED_WEIGHT:
+            arrays = [self._weight_of_all(arrays)]
+        elif b.by_name:
+            arrays = [f"{name}={x}" for name, x in zip(b.by_name, arrays, strict=True)]
         each = f"**{{k: {at}x for k, x in options.items()}}"
         call = f"fn({', '.join([*arrays, *words, *[each] * self.maybe])})"
         axis, shape = (1 if index == ":, n" else 0), "B, N, T" * (len(self.loops) == 2)
