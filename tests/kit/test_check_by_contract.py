@@ -340,6 +340,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "weights_scaled": "1/√(N·D)", "texts_heads": "by a reshape without a transpose",
     "queries_padded": "hide queries", "times_tril": "masked scores are 0", "caps_after": "caps after the mask",
     "past_uncounted": "does not count the keys of earlier calls", "one_head_axis": "softmax runs over the queries",
+    "layer_mixed": "by a reshape without a transpose",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {

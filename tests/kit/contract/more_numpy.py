@@ -621,3 +621,10 @@ def packed_weight(x, W_qkv):
     """(B, T, D): one weight for queries, keys and values."""
     q, k, v = np.split(x @ W_qkv, 3, -1)
     return softmax(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])) @ v
+
+
+def layer_mixed(X, W_q, W_k, W_v, W_o, n_heads):
+    """(B, T, C) is reshaped to (B, N, T, D) without a transpose, and back."""
+    B, T, C = X.shape
+    q, k, v = ((X @ W).reshape(B, n_heads, T, -1) for W in (W_q, W_k, W_v))
+    return (softmax(q @ k.swapaxes(2, 3) / np.sqrt(C // n_heads)) @ v).reshape(B, T, C) @ W_o

@@ -421,7 +421,10 @@ class Describing:
                 return found
             right_shaped = (x for x in layouts if self._is_result(self.answer(x, probe), probe))
             for layout in (x for x in right_shaped if self.takes(x, probe)):
-                probes = [probe, *(x for x in examples.cases(layout, self.sizes) if self.answer(layout, x))]
+                more = (
+                    x for x in examples.cases(layout, self.sizes) if not forms.has_more_heads(layout, x.arrays[0].shape)
+                )
+                probes = [probe, *(x for x in more if self.answer(layout, x))]
                 wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
                 if not any(x[0].any() for x in filter(None, (self.answer(layout, x) for x in wide))):  # nor from zeros
                     continue
@@ -471,6 +474,9 @@ class Describing:
 
     def takes(self, form: Form, probe: Probe) -> bool:
         """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
+        if form.layout in ONE_QUERY:
+            several = dataclasses.replace(form, layout=form.of_keys[0], of_keys=())
+            return not self._is_result(self.answer(several, probe), probe)
         if "(" in form.layout or set("BN") <= set(form.layout):
             return True
         found = self.answer(Form(meant=self.fn.meant, by_name=self.fn.by_name), probe)

@@ -236,6 +236,12 @@ def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:
         yield dataclasses.replace(form, layout=layout, pack=pack, returned=returned, order=order, meant=meant)
 
 
+def has_more_heads(form: Form, shape: tuple[int, ...]) -> bool:
+    """Tell whether square weights have more heads than arrays (B, N, T, D): mixed heads then give something else."""
+    B, N, T, D = shape
+    return "M" in form.layout and B * T > N * D
+
+
 def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tuple[str, str]:
     """The lines for how far a window reaches to the left and to the right, that is a number or two."""
     if pair:
