@@ -476,7 +476,7 @@ class Describing:
         """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
         if form.layout in ONE_QUERY:
             several = dataclasses.replace(form, layout=form.of_keys[0], of_keys=())
-            return not self._is_result(self.answer(several, probe), probe)
+            return not any(self._is_result(self.answer(several, x), x) for x in (probe, self._plain_probe(SQUARE)))
         if "(" in form.layout or set("BN") <= set(form.layout):
             return True
         found = self.answer(Form(meant=self.fn.meant, by_name=self.fn.by_name), probe)
