@@ -98,6 +98,7 @@ UNSEEN = [
     for size, direction, number in itertools.product(
         ((4, 63, 16), (12, 64, 16), (2, 300, 16)), ("grad", "jvp", "fr"), (*NOT_FINITE, "big"))
 ]  # fmt: skip
+UNSEEN_BIAS = [dataclasses.replace(case, bias=(True,) * 4) for case in (UNSEEN[0], UNSEEN[13])]
 UNREAD = [
     call(*size, mask=CAUSAL, direction=direction, loss="weighted", poison=("seen", number, name))
     for size, (direction, name), number in itertools.product(
@@ -109,7 +110,7 @@ UNREAD = [
 
 @pytest.mark.law("L6", "tiles", "native")
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("case", [*UNSEEN, *UNREAD], ids=repr)
+@pytest.mark.parametrize("case", [*UNSEEN, *UNSEEN_BIAS, *UNREAD], ids=repr)
 def test_l6_what_is_not_finite(case):
     """Where nothing sees it; and in one place, for rows that the loss reads, and for rows that it does not."""
     assert_keeps_every_law(case)
@@ -117,7 +118,7 @@ def test_l6_what_is_not_finite(case):
 
 @pytest.mark.law("L6", "ops")
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("case", [UNSEEN[12], UNREAD[15]], ids=repr)
+@pytest.mark.parametrize("case", [UNSEEN[12], UNSEEN_BIAS[0], UNREAD[15]], ids=repr)
 def test_l6_in_the_dense_functions(case):
     assert_keeps_every_law(case, ops.attention)
     assert_keeps_every_law(dataclasses.replace(case, implementation="dense"))

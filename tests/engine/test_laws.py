@@ -234,17 +234,17 @@ def test_l17_the_numbers_are_those_of_the_definition_whatever_the_compiler_knows
 
 # L5: the empty set
 
+ALLOWED = np.isin(np.arange(T), [0, 2, 4])[:, None] & np.ones((T, S), bool)  # nothing for queries 1 and 3
+EMPTY = {"mask": {"mask": ALLOWED}, "bias": {"bias": np.where(ALLOWED, 0.0, -np.inf)}}
+
 
 @pytest.mark.smoke
 @pytest.mark.law("L5")
 @pytest.mark.sample(5)
 @every_implementation
-@pytest.mark.parametrize("forbid", ["mask", "bias"])
-def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
+@pytest.mark.parametrize("option", EMPTY.values(), ids=EMPTY)
+def test_l5_a_query_without_keys_gets_zero(attention, option, rng):
     query, key, value = qkv(rng)
-    allowed = np.ones((T, S), bool)
-    allowed[[1, 3]] = False
-    option = {"mask": allowed} if forbid == "mask" else {"bias": np.where(allowed, 0.0, -np.inf)}
     out, lse = map(np.asarray, attention(query, key, value, return_lse=True, **option))
     assert (out[:, :, [1, 3]] == 0).all()
     assert (lse[:, :, [1, 3]] == -np.inf).all()
@@ -258,12 +258,9 @@ def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
 @pytest.mark.law("L5")
 @pytest.mark.sample(5)
 @every_gradient
-@pytest.mark.parametrize("forbid", ["mask", "bias"])
-def test_l5_no_gradient_goes_through_an_empty_row(gradients, forbid, rng):
+@pytest.mark.parametrize("option", EMPTY.values(), ids=EMPTY)
+def test_l5_no_gradient_goes_through_an_empty_row(gradients, option, rng):
     query, key, value = qkv(rng)
-    allowed = np.ones((T, S), bool)
-    allowed[[1, 3]] = False
-    option = {"mask": allowed} if forbid == "mask" else {"bias": np.where(allowed, 0.0, -np.inf)}
     cotangent = rng.normal(size=(B, N, T, V))
     grads = gradients(query, key, value, cotangent, **option)
     assert (np.asarray(grads[0])[:, :, [1, 3]] == 0).all()
@@ -287,28 +284,6 @@ def test_l11_empty_sizes(attention, t, s, b, rng):
 
 
 NOT_FINITE = [np.nan, np.inf, -np.inf]
-
-
-@pytest.mark.law("L6")
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("poison", NOT_FINITE[:2])
-@pytest.mark.parametrize("twin", [ops, Whole, Tiny, attendax])
-def test_l6_masked_bias(twin, poison, rng):
-    """Poison in the bias under the mask: forward, and all gradients, the one of the bias included."""
-    query, key, value = qkv(rng)
-    mask = per_batch_mask(B, 1, T, S)
-    bias = rng.normal(size=(B, N, T, S))
-    poisoned = np.where(mask, bias, poison)
-    cotangent = rng.normal(size=(B, N, T, V))
-    wanted = spec.attention_backward(cotangent, query, key, value, mask=mask, bias=bias)
-    assert_same_bits(spec.attention_backward(cotangent, query, key, value, mask=mask, bias=poisoned), wanted, "spec")
-
-    @jax.jit
-    def run(bias):
-        return jax.vjp(lambda *a: twin.attention(*a[:3], mask=mask, bias=a[3]), query, key, value, bias)[1](cotangent)
-
-    assert_same_bits(run(poisoned), run(bias), str(twin))
-    assert np.isfinite(np.asarray(run(poisoned)[3])).all()
 
 
 @pytest.mark.smoke
@@ -464,29 +439,18 @@ def test_l7_huge_scores(attention, size, dtype, width, name, rng):
 
 
 @pytest.mark.law("L7")
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @every_gradient
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("mod", ["plain", "softcap"])
-def test_l7_huge_scores_have_finite_gradients_whatever_ends_the_score(gradients, width, mod, rng):
-    arrays = [(1e15 * rng.normal(size=s)).astype(np.float32) for s in ((B, N, T, width), (B, G, S, width))]
-    value = rng.normal(size=(B, G, S, V)).astype(np.float32)
-    cotangent = rng.normal(size=(B, N, T, V)).astype(np.float32)
-    """Beyond scores of 1,000 no more is promised: which weight a row has is a rounding there (L8)."""
-    grads = gradients(*arrays, value, cotangent, score_mod=HUGE_MODIFIERS[mod][0])
+def test_l7_huge_scores_have_finite_gradients(gradients, width, mod, rng):
+    """Whatever ends the score. Of grad_query and grad_key no more is promised: scores of 1e30 are rounded (L8)."""
+    shapes = (B, N, T, width), (B, G, S, width), (B, G, S, V), (B, N, T, V)
+    query, key, value, cotangent = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    arrays, score_mod = (np.float32(1e15) * query, np.float32(1e15) * key, value, cotangent), HUGE_MODIFIERS[mod][0]
+    grads = gradients(*arrays, score_mod=score_mod)
     assert all(np.isfinite(np.asarray(g)).all() for g in grads)
-
-
-@pytest.mark.law("L7")
-@pytest.mark.sample(2)
-@every_gradient
-def test_l7_huge_scores_have_finite_gradients(gradients, rng):
-    query, key, value = qkv(rng, np.float32)
-    cotangent = rng.normal(size=(B, N, T, V)).astype(np.float32)
-    grads = gradients(query * np.float32(1e15), key * np.float32(1e15), value, cotangent)
-    exact = [x.astype(np.float64) for x in (query, key, value, cotangent)]
-    exact = spec_gradients(exact[0] * 1e15, exact[1] * 1e15, *exact[2:])
-    assert all(np.isfinite(np.asarray(g)).all() for g in grads)
+    exact = spec_gradients(*(x.astype(np.float64) for x in arrays), score_mod=score_mod)
     assert_tree_close(grads[2], exact[2], 1e-6, "grad_value: softmax has become the maximum")
 
 

@@ -60,42 +60,39 @@ def allowed_pairs(rng, *shape):
 # --- Scaled dot-product attention ------------------------------------------------------------------------------------
 
 
+def judged_attention(torch, rng, mask=None, bias=None):
+    """The output of torch's function, which is ours, as are its gradients."""
+    shapes = (B, N, T, D), (B, N, S, D), (B, N, S, V), (B, N, T, V)
+    *arrays, grad = (rng.standard_normal(shape) for shape in shapes)
+    arrays += [] if bias is None else [bias]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    if mask is not None:
+        attend = partial(attend, attn_mask=torch.tensor(mask))
+    output, gradients = judged(torch, attend, grad, *arrays)
+    given = arrays[:3]
+    assert_close(spec.scaled_dot_product_attention(*given, mask, bias=bias)[0], output)
+    assert_all_close(spec.scaled_dot_product_attention_backward(grad, *given, mask, bias=bias), gradients)
+    return output
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("mask_shape", [None, (T, S), (B, 1, T, S), (B, N, T, S)])
 def test_scaled_dot_product_attention_in_torch(torch, rng, mask_shape):
-    Q, K, V_, grad = (rng.standard_normal((B, N, *size)) for size in ((T, D), (S, D), (S, V), (T, V)))
-    mask = None if mask_shape is None else allowed_pairs(rng, *mask_shape)
-    attend = partial(
-        torch.nn.functional.scaled_dot_product_attention, attn_mask=None if mask is None else torch.tensor(mask)
-    )
-    output, gradients = judged(torch, attend, grad, Q, K, V_)
-    assert_close(spec.scaled_dot_product_attention(Q, K, V_, mask)[0], output)
-    assert_all_close(spec.scaled_dot_product_attention_backward(grad, Q, K, V_, mask), gradients)
+    judged_attention(torch, rng, None if mask_shape is None else allowed_pairs(rng, *mask_shape))
 
 
 @pytest.mark.law("L5", "spec", "ops")
 def test_a_query_without_any_key_in_torch(torch, rng):
     """torch's function agrees with L5, value and gradient (its MultiheadAttention does not: NaN)."""
-    Q, K, V_, grad = (rng.standard_normal((B, N, *size)) for size in ((T, D), (S, D), (S, V), (T, V)))
     mask = allowed_pairs(rng, B, 1, T, S)
     mask[1, 0, 3] = False
-    attend = partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=torch.tensor(mask))
-    output, gradients = judged(torch, attend, grad, Q, K, V_)
-    assert not output[1, :, 3].any()
-    assert_close(spec.scaled_dot_product_attention(Q, K, V_, mask)[0], output)
-    assert_all_close(spec.scaled_dot_product_attention_backward(grad, Q, K, V_, mask), gradients)
+    assert not judged_attention(torch, rng, mask)[1, :, 3].any()
 
 
 @pytest.mark.law("L2", "spec", "ops")
 @pytest.mark.parametrize("bias_shape", [(T, S), (N, 1, S), (B, N, T, S)])
 def test_scaled_dot_product_attention_with_a_bias_in_torch(torch, rng, bias_shape):
-    shapes = (B, N, T, D), (B, N, S, D), (B, N, S, V), bias_shape, (B, N, T, V)
-    *arrays, grad = (rng.standard_normal(shape) for shape in shapes)
-    attend = torch.nn.functional.scaled_dot_product_attention
-    output, gradients = judged(torch, attend, grad, *arrays)
-    Q, K, V_, bias = arrays
-    assert_close(spec.scaled_dot_product_attention(Q, K, V_, bias=bias)[0], output)
-    assert_all_close(spec.scaled_dot_product_attention_backward(grad, Q, K, V_, bias=bias), gradients)
+    judged_attention(torch, rng, bias=rng.standard_normal(bias_shape))
 
 
 @pytest.mark.law("L1", "spec", "ops")

@@ -12,11 +12,11 @@ from attendax import explain, masks, scores
 from attendax.kernels import backends, native
 from attendax.kernels.blockwise import algorithm, partition
 from blockwise import in_tiny_tiles
+from native_calls import where_native_is
 
 pytestmark = pytest.mark.law("L16", "tiles", "native")
 
 explain_tiles = functools.partial(explain, implementation="blockwise")
-where_native_is = pytest.mark.skipif(backends.default() != "native", reason=native.status())
 
 
 def struct(*shape, dtype=jnp.float32):

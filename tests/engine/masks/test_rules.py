@@ -5,17 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import attention, explain, masks, ops, spec
-from attendax.kernels import backends, native
+from attendax import attention, explain, masks
 from attendax.kernels.blockwise import partition
 from attendax.kernels.blockwise.tiles import Grid
 from blockwise import Tiny
+from judges import TWINS, assert_gradients_of_dense
+from native_calls import where_native_is
 
 pytestmark = pytest.mark.law("L3", "spec", "ops")
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 11
-TWINS = pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
-where_native_is = pytest.mark.skipif(backends.default() != "native", reason=native.status())
 IDS = np.array([[0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 3, 3]])
 
 
@@ -46,18 +45,14 @@ def test_a_rule_with_ids_of_each_text(twin, arrays):
 
 
 def test_a_rule_of_each_text_traced_mapped_and_differentiated(arrays):
-    def loss(ids, *arrays):
-        return jnp.sum(jnp.sin(attention(*arrays, mask=masks.from_function(same, ids, per="batch"))))
+    mask = masks.from_function(same, IDS, per="batch")
+    assert_gradients_of_dense(mask, same_by_definition(), arrays)
 
-    def wanted(*arrays):
-        return jnp.sum(jnp.sin(attention(*arrays, mask=same_by_definition())))
+    def attend(ids):
+        return attention(*arrays, mask=masks.from_function(same, ids, per="batch"))
 
-    for one, other in zip(
-        jax.jit(jax.grad(loss, (1, 2, 3)))(IDS, *arrays), jax.grad(wanted, (0, 1, 2))(*arrays), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
-    many = jax.vmap(loss, (0, None, None, None))(jnp.stack([IDS, IDS[::-1]]), *arrays)
-    np.testing.assert_allclose(many[0], wanted(*arrays), rtol=1e-12)
+    many = jax.vmap(attend)(jnp.stack([IDS, IDS[::-1]]))
+    np.testing.assert_allclose(many[0], attention(*arrays, mask=same_by_definition()), rtol=1e-12, atol=1e-13)
 
 
 def test_a_tree_of_each_text_over_many_tiles(rng):
@@ -138,17 +133,7 @@ def test_blocks(twin, name, arrays, rng):
 @pytest.mark.parametrize("implementation", [None, "blockwise"])
 def test_traced_blocks_have_the_gradients_of_a_dense_mask(implementation, arrays, rng):
     array = rng.random((B, N, 2, 3)) < 0.6
-
-    @jax.jit
-    def gradients(mask, *arrays):
-        def loss(*arrays):
-            return jnp.sum(jnp.sin(attention(*arrays, mask=mask, implementation=implementation)))
-
-        return jax.grad(loss, (0, 1, 2))(*arrays)
-
-    wanted = gradients(jnp.asarray(written_out(array)), *arrays)
-    for one, other in zip(gradients(masks.blocks(array, 4, 3), *arrays), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert_gradients_of_dense(masks.blocks(array, 4, 3), written_out(array), arrays, implementation)
     found = jax.vmap(lambda a: attention(*arrays, mask=masks.blocks(a, 4, 3)))(jnp.asarray(array[:, 0]))
     for one, a in zip(found, array[:, 0], strict=True):
         np.testing.assert_allclose(one, attention(*arrays, mask=masks.blocks(a, 4, 3)), rtol=1e-12)

@@ -5,15 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import attention, explain, masks, ops, spec
+from attendax import attention, explain, masks, spec
 from attendax.integers import SIDE
-from attendax.kernels import backends, native
+from judges import TWINS, assert_gradients_of_dense
+from native_calls import where_native_is
 
 pytestmark = pytest.mark.law("L4", "spec", "ops", "tiles")
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 11
-TWINS = pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
-where_native_is = pytest.mark.skipif(backends.default() != "native", reason=native.status())
 BY_TEXT, BY_HEAD = np.array([1, 3]), np.array([0, 2, SIDE, 1]).reshape(4, 1, 1)
 BOTH = np.array([[0, 2, 1, 4], [3, 0, SIDE, 1]]).reshape(2, 4, 1, 1)
 
@@ -69,18 +68,7 @@ def test_sides_for_texts_and_heads(twin, name, arrays):
 @pytest.mark.parametrize("implementation", [None, "blockwise"])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_traced_sides_have_the_gradients_of_a_dense_mask(name, implementation, arrays):
-    known = masks.window(*WINDOWS[name])
-
-    @jax.jit
-    def gradients(mask, *arrays):
-        def loss(*arrays):
-            return jnp.sum(jnp.sin(attention(*arrays, mask=mask, implementation=implementation)))
-
-        return jax.grad(loss, (0, 1, 2))(*arrays)
-
-    wanted = gradients(jnp.asarray(by_definition(*WINDOWS[name])), *arrays)
-    for one, other in zip(gradients(known, *arrays), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert_gradients_of_dense(masks.window(*WINDOWS[name]), by_definition(*WINDOWS[name]), arrays, implementation)
 
 
 def test_a_scan_over_local_and_global_layers_is_one_program(arrays):

@@ -79,7 +79,9 @@ class Driver(NamedTuple):
             dlse = np.where(np.isfinite(results.lse), found[1][..., None], 0)
             wanted = [x.shape if jnp.issubdtype(x.dtype, jnp.floating) else None for x in operands.differentiable()]
             saved = Results(*results[:3])
-            grads = native.cotangent((found[0], dlse), operands, saved, plan, wanted)
+            grads = [*native.cotangent((found[0], dlse), operands, saved, plan, wanted)]
+        if "bias" in options:
+            grads[3] = grads[3].reshape(np.shape(options["bias"]))
         return [results.out, results.lse[..., 0], *grads]
 
     def directions(self, monkeypatch, given, moved, found, **options):
@@ -88,9 +90,9 @@ class Driver(NamedTuple):
         assert native.keeps(operands, plan)
         with monkeypatch.context() as patch:
             patch.setattr(jax.ffi, "ffi_call", self.ffi_call)
-            tangents = native.tangent(moved, operands, None, plan)
+            out, lse = native.tangent(moved, operands, None, plan)
             grads = found[0], found[1][..., None]
-            return [*tangents, *native.hvp(moved, grads, (), operands, plan, [x.shape for x in given])]
+            return [out, lse[..., 0], *native.hvp(moved, grads, (), operands, plan, [x.shape for x in given])]
 
 
 def _problem(target, arrays, ints, floats, shapes):

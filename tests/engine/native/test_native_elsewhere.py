@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attendax import attention, checks, integers, masks, scores, spec
-from native_calls import OPTIONS, SHORT, SIZES, Sizes, arrays, as_floats, cotangents, options
+from attendax import attention, checks, integers, masks, scores
+from native_calls import OPTIONS, SHORT, SIZES, Sizes, arrays, as_floats, assert_near, cotangents, options, right
 from native_driver import CSRC, Driver, built, missing
 
 pytestmark = pytest.mark.slow
@@ -62,27 +62,6 @@ def driver(request, tmp_path_factory):
 in_each_set = pytest.mark.parametrize("driver", PLACES, indirect=True)
 
 
-def right(given, found, **options):
-    """out, lse and the gradients of query, key, value, bias and what a modifier holds, in float64."""
-    given = [np.asarray(x, np.float64) for x in given]
-    out, lse = spec.attention(*given, **options, return_lse=True)
-    dlse = np.where(np.isfinite(lse), found[1], 0)
-    grads = spec.attention_backward(np.asarray(found[0], np.float64), *given, **options, grad_lse=dlse)
-    leaves = [x for x in jax.tree.leaves(grads[3:]) if x is not None and np.issubdtype(x.dtype, np.floating)]
-    return [out, lse, *grads[:3], *leaves]
-
-
-def assert_near(got, wanted, tolerance):
-    """Every array: NaN and infinities in the same places, nothing else further off than allowed."""
-    for index, (x, y) in enumerate(zip(got, wanted, strict=True)):
-        x = np.asarray(x, np.float64).reshape(y.shape)
-        np.testing.assert_array_equal(np.isnan(x), np.isnan(y), f"array {index}: NaN")
-        np.testing.assert_array_equal(x[np.isinf(y)], y[np.isinf(y)], f"array {index}: infinities")
-        finite = np.isfinite(y)
-        error = np.abs(x[finite] - y[finite]).max(initial=0)
-        assert error <= tolerance * np.abs(y[finite]).max(initial=1), f"array {index}: off by {error:.3g}"
-
-
 CALLS = [name for name in OPTIONS if name != "sinks"]  # no kernel sees a sink: its share is taken from the results
 
 
@@ -92,7 +71,7 @@ CALLS = [name for name in OPTIONS if name != "sinks"]  # no kernel sees a sink: 
 def test_results_and_gradients_are_those_of_the_specification(driver, sizes, name, monkeypatch):
     z = SIZES[sizes]
     given, found, chosen = arrays(z), cotangents(z), options(name, z)
-    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13)
+    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13, name)
 
 
 @in_each_set
@@ -102,13 +81,13 @@ def test_results_and_gradients_are_those_of_the_specification(driver, sizes, nam
 def test_narrow_dtypes(driver, sizes, name, dtype, monkeypatch):
     z, narrow = SIZES[sizes], jnp.dtype(dtype)
     given, found, chosen = arrays(z, narrow), cotangents(z, np.float32), options(name, z)
-    wanted = right(given, found, **chosen)
+    wanted = as_floats(right(given, found, **chosen))
     chosen |= {"bias": chosen["bias"].astype(np.float32)} if "bias" in chosen else {}
     if "score_mod" in chosen:
         chosen["score_mod"] = jax.tree.map(lambda x: np.asarray(x, np.float32), chosen["score_mod"])
     rounded = float(ml_dtypes.finfo(narrow).eps)  # gradients of query, key and value are rounded to their dtype
-    for index, (x, y) in enumerate(zip(driver.run(monkeypatch, given, found, **chosen), wanted, strict=True)):
-        assert_near([x], [y], 2e-5 + (rounded if index in (2, 3, 4) else 0))
+    tolerances = [2e-5 + (rounded if index in (2, 3, 4) else 0) for index in range(len(wanted))]
+    assert_near(driver.run(monkeypatch, given, found, **chosen), wanted, tolerances, name)
 
 
 @pytest.mark.law("L6", "native")
@@ -122,7 +101,7 @@ def test_l6_what_is_not_finite(driver, sizes, number, name, monkeypatch):
     given, found, chosen = arrays(z), cotangents(z), options(name, z)
     for x, row in zip(given, (0, z.S // 2, z.S - 1), strict=True):
         x[0, 0, row, -1] = number
-    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13)
+    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13, name)
 
 
 @in_each_set
@@ -131,7 +110,7 @@ def test_a_number_that_is_not_finite_in_a_bias_and_in_dout(driver, monkeypatch):
     given, found, chosen = arrays(z), cotangents(z), options("bias", z)
     chosen["bias"][0, 1, 3, 40], chosen["bias"][0, 2, 64, 64] = np.nan, np.inf
     found[0][0, 3, 5, 1] = np.nan
-    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13)
+    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13, "bias")
 
 
 @pytest.mark.parametrize("driver", [*PLACES, *SANITIZED], indirect=True)
@@ -147,7 +126,7 @@ def test_directions(driver, sizes, name, monkeypatch):
 
     results = jax.jvp(lambda *given: attention(*given, **chosen, return_lse=True), given, moved)[1]
     wanted = as_floats([*results, *jax.jvp(gradients, given, moved)[1]])
-    assert_near(driver.directions(monkeypatch, given, moved, found, **chosen), wanted, 1e-12)
+    assert_near(driver.directions(monkeypatch, given, moved, found, **chosen), wanted, 1e-12, name)
 
 
 @pytest.mark.law("L15", "native")
@@ -281,5 +260,5 @@ def test_products_of_layers(driver, dtype, turned):
         for rows in (1, 3, 16, 17, 97, 500):
             call = driver.ffi_call("attendax_project", [jax.ShapeDtypeStruct((rows, columns), dtype)])
             (found[rows],) = call(x[:rows], given, ints=[turned], floats=[0.0])
-            assert_near([found[rows]], [wanted[:rows]], 40 * np.finfo(dtype).eps)
+            assert_near([found[rows]], [wanted[:rows]], 40 * float(np.finfo(dtype).eps), f"{rows} rows")
         assert all(y.tobytes() == found[500][:rows].tobytes() for rows, y in found.items())

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attendax import ops, rotary, spec
+from judges import TWINS
 
 B, N, T, D = 2, 3, 5, 12
-TWINS = pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
 FIVE = rotary.Frequencies((1.0, 0.4, 0.3, 0.02, 0.0), 1.4)
 OF_AXES = np.array([[0, 1, 2, 3, 4], [7, 7, 0, -2, 1], [5, 0, 900, 2**20, 3]])
 ONE_EACH = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
