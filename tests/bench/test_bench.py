@@ -19,6 +19,7 @@ import pytest
 from attendax import cli, exits, scores, spec
 from attendax.kernels import native
 from attendax.kernels.backends import default
+from full_disk import full_disk
 from places import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -494,17 +495,10 @@ class TestCommand:
         assert run("--shapes", "tiny-casual")[2].endswith("tiny-causal, length-8; did you mean tiny-causal?\n")
 
     def test_a_full_disk_leaves_the_old_results(self, tmp_path):
-        import resource
-
         bench = importlib.import_module("bench")
         (tmp_path / "results.json").write_text("before")
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
-        try:
-            with pytest.raises(OSError, match="File too large"):
-                bench.write_json({"records": [1.5] * 99}, tmp_path)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with full_disk(), pytest.raises(OSError, match="File too large"):
+            bench.write_json({"records": [1.5] * 99}, tmp_path)
         assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
 
     @pytest.mark.parametrize("columns", ["40", "80"])

@@ -20,6 +20,7 @@ from attendax.encoders.batches import LADDER, SHORTEST, plan_rows
 from attendax.encoders.embedding import embed, embed_by_specification
 from attendax.encoders.sentences import load_sentence_encoder, tokenize
 from attendax.exits import Refusal
+from full_disk import full_disk
 
 LINES = ["a man is eating", "", "the meal", "food food food", "東京 is the meal .", "a man"]
 
@@ -68,16 +69,9 @@ class TestOutput:
     @pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes there")
     @pytest.mark.parametrize("limit", [64, 400])
     def test_a_full_disk_leaves_no_file(self, tmp_path, limit):
-        """While it is written, or at the end: what a limit of the size of files looks like is a disk without room."""
-        import resource
-
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-        try:
-            with pytest.raises(Refusal, match=r"^--output .*a.npy: File too large$"):
-                self.write(tmp_path / "a.npy", np.ones((30, 3), np.float32))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        """While it is written, or at the end."""
+        with full_disk(limit), pytest.raises(Refusal, match=r"^--output .*a.npy: File too large$"):
+            self.write(tmp_path / "a.npy", np.ones((30, 3), np.float32))
         assert not any(tmp_path.iterdir())
 
     @pytest.mark.smoke

@@ -142,37 +142,25 @@ def core_cases() -> list[Case]:
             lambda s, g, x: (s.apply_attention_mask_backward(g, x, MASKS["causal"], -3.0),), normal((B, T, S))),
     ]  # fmt: skip
     for name, mask in MASKS.items():
-        cases.append(
-            Case(
-                f"sdpa-{name}",
-                lambda t, q, k, v, m=mask: t.scaled_dot_product_attention(q, k, v, m)[0],
-                lambda s, g, q, k, v, m=mask: s.scaled_dot_product_attention_backward(g, q, k, v, m),
-                SDPA,
-            )
-        )
-        flat = mask if mask is None or mask.ndim == 2 else mask.reshape(-1, *mask.shape[2:]) if mask.ndim == 4 else mask
-        cases.append(
-            Case(
-                f"additive-{name}",
-                lambda t, *a, m=flat: t.additive_attention(*a, m)[0],
+        flat = mask.reshape(-1, *mask.shape[2:]) if np.ndim(mask) == 4 else mask
+        cases += [
+            Case(f"sdpa-{name}", lambda t, q, k, v, m=mask: t.scaled_dot_product_attention(q, k, v, m)[0],
+                lambda s, g, q, k, v, m=mask: s.scaled_dot_product_attention_backward(g, q, k, v, m), SDPA),
+            Case(f"additive-{name}", lambda t, *a, m=flat: t.additive_attention(*a, m)[0],
                 lambda s, g, *a, m=flat: s.additive_attention_backward(g, *a, m),
-                normal((B, T, D), (B, S, 4), (B, S, V), (D, 8), (4, 8), (8,)),
-            )
-        )
-    for shape in [(T, S), (B, 1, 1, S), (2, T, 1)]:
-        cases.append(
-            Case(
-                f"sdpa-bias {shape}",
-                lambda t, q, k, v, b: t.scaled_dot_product_attention(q, k, v, MASKS["ragged"], bias=b)[0],
-                lambda s, g, q, k, v, b: s.scaled_dot_product_attention_backward(g, q, k, v, MASKS["ragged"], bias=b),
-                lambda rng, shape=shape: (*SDPA(rng), rng.normal(size=shape)),
-            )
-        )
-    return cases
+                normal((B, T, D), (B, S, 4), (B, S, V), (D, 8), (4, 8), (8,))),
+        ]  # fmt: skip
+    ragged = MASKS["ragged"]
+    return cases + [
+        Case(f"sdpa-bias {shape}", lambda t, q, k, v, b: t.scaled_dot_product_attention(q, k, v, ragged, bias=b)[0],
+            lambda s, g, q, k, v, b: s.scaled_dot_product_attention_backward(g, q, k, v, ragged, bias=b),
+            lambda rng, shape=shape: (*SDPA(rng), rng.normal(size=shape)))
+        for shape in [(T, S), (B, 1, 1, S), (2, T, 1)]
+    ]  # fmt: skip
 
 
 def layer_cases() -> list[Case]:
-    cases = [
+    return [
         Case("layer_norm", lambda t, x, g, b: t.layer_norm(x, g, b, 1e-3),
             lambda s, dy, x, g, b: s.layer_norm_backward(dy, x, g, 1e-3), normal((B, 1, T, M), (M,), (M,))),
         Case("layer_norm-vector", lambda t, x, g, b: t.layer_norm(x, g, b),
@@ -183,39 +171,24 @@ def layer_cases() -> list[Case]:
             lambda s, g, x: (s.rotary_encoding_backward(g, x, theta=50.0),), normal((B, N, T, 8))),
         Case("rotary-positions", lambda t, x: t.rotary_encoding(x, positions=PLACES),
             lambda s, g, x: (s.rotary_encoding_backward(g, x, positions=PLACES),), normal((B, N, T, 2))),
-        *(
-            Case(
-                f"rotary-{name}",
-                lambda t, x, given=given: t.rotary_encoding(x, **given),
-                lambda s, g, x, given=given: (s.rotary_encoding_backward(g, x, **given),),
-                normal((B, N, T, 8)),
-            )
-            for name, given in ROTARY.items()
-        ),
-        Case("gated-geglu", lambda t, *a: t.gated_feed_forward(*a),
-            lambda s, g, *a: s.gated_feed_forward_backward(g, *a),
-            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,))),
-        Case("gated-swiglu", lambda t, *a: t.gated_feed_forward(*a, activation="silu"),
-            lambda s, g, *a: s.gated_feed_forward_backward(g, *a, activation="silu"),
-            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,))),
+        *(Case(f"rotary-{name}", lambda t, x, given=given: t.rotary_encoding(x, **given),
+            lambda s, g, x, given=given: (s.rotary_encoding_backward(g, x, **given),), normal((B, N, T, 8)))
+            for name, given in ROTARY.items()),
+        *(Case(f"gated-{name}", lambda t, *a, o=options: t.gated_feed_forward(*a, **o),
+            lambda s, g, *a, o=options: s.gated_feed_forward_backward(g, *a, **o),
+            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,)))
+            for name, options in {"geglu": {}, "swiglu": {"activation": "silu"}}.items()),
         Case("add_positional_encoding", lambda t, x, pe: t.add_positional_encoding(x, pe),
             lambda s, g, x, pe: s.add_positional_encoding_backward(g, x, pe), normal((B, T, M), (S, M))),
         Case("split_heads", lambda t, x: t.split_heads(x, N), lambda s, g, x: (s.split_heads_backward(g, x, N),),
             normal((B, T, M))),
         Case("merge_heads", lambda t, x: t.merge_heads(x), lambda s, g, x: (s.merge_heads_backward(g, x),),
             normal((B, N, T, D))),
+        *(Case(f"feed_forward-{f}", lambda t, *a, f=f: t.feed_forward(*a, activation=f),
+            lambda s, g, *a, f=f: s.feed_forward_backward(g, *a, activation=f),
+            normal((B, T, M), (M, F), (F,), (F, M), (M,)), smooth=f != "relu")
+            for f in ("relu", "gelu", "gelu_tanh")),
     ]  # fmt: skip
-    for f in ("relu", "gelu", "gelu_tanh"):
-        cases.append(
-            Case(
-                f"feed_forward-{f}",
-                lambda t, *a, f=f: t.feed_forward(*a, activation=f),
-                lambda s, g, *a, f=f: s.feed_forward_backward(g, *a, activation=f),
-                normal((B, T, M), (M, F), (F,), (F, M), (M,)),
-                smooth=f != "relu",
-            )
-        )
-    return cases
 
 
 def multi_head_params(rng, bias: bool = True) -> MultiHeadParams:
@@ -238,42 +211,23 @@ def multi_head_cases() -> list[Case]:
         *grads, grad_params = spec.multi_head_attention_backward(grad_output, cache)
         return *grads, MultiHeadParams(**grad_params)
 
-    cases = []
-    for name, mask in MASKS.items():
-        cases.append(
-            Case(
-                f"multi_head-{name}",
-                lambda t, *a, m=mask: forward(t, *a, m)[0],
-                lambda s, g, *a, m=mask: backward(s, g, *a, m),
-                lambda rng, b=name != "causal": (
-                    rng.normal(size=(B, T, M)),
-                    rng.normal(size=(B, S, M)),
-                    rng.normal(size=(B, S, M)),
-                    multi_head_params(rng, b),
-                ),
-            )
-        )
-    cases.append(
-        Case(
-            "multi_head-widths",  # of keys and values
-            lambda t, *a: forward(t, *a, MASKS["ragged"])[0],
-            lambda s, g, *a: backward(s, g, *a, MASKS["ragged"]),
-            lambda rng: (
-                *normal((B, T, M), (B, S, 5), (B, S, 7))(rng),
-                multi_head_params(rng)._replace(W_K=rng.normal(size=(5, M)), W_V=rng.normal(size=(7, M))),
-            ),
-        )
-    )
-    cases += [qk_norm_case(one_plus) for one_plus in (False, True)]
-    cases.append(
-        Case(
-            "multi_head-params",
-            lambda t, p, *a: t.multi_head_attention(*a, p, num_heads=N, mask=MASKS["ragged"]),
-            lambda s, g, p, *a: (lambda q, k, v, p: (p, q, k, v))(*backward(s, g, *a, p, MASKS["ragged"])),
-            lambda rng: (multi_head_params(rng), *normal((B, T, M), (B, S, M), (B, S, M))(rng)),
-        )
-    )
-    return cases
+    def other_widths(rng):  # of keys and values
+        tokens, params = normal((B, T, M), (B, S, 5), (B, S, 7))(rng), multi_head_params(rng)
+        return *tokens, params._replace(W_K=rng.normal(size=(5, M)), W_V=rng.normal(size=(7, M)))
+
+    tokens, ragged = normal((B, T, M), (B, S, M), (B, S, M)), MASKS["ragged"]
+    return [
+        *(Case(f"multi_head-{name}", lambda t, *a, m=mask: forward(t, *a, m)[0],
+            lambda s, g, *a, m=mask: backward(s, g, *a, m),
+            lambda rng, b=name != "causal": (*tokens(rng), multi_head_params(rng, b)))
+            for name, mask in MASKS.items()),
+        Case("multi_head-widths", lambda t, *a: forward(t, *a, ragged)[0],
+            lambda s, g, *a: backward(s, g, *a, ragged), other_widths),
+        *(qk_norm_case(one_plus) for one_plus in (False, True)),
+        Case("multi_head-params", lambda t, p, *a: t.multi_head_attention(*a, p, num_heads=N, mask=ragged),
+            lambda s, g, p, *a: (lambda q, k, v, p: (p, q, k, v))(*backward(s, g, *a, p, ragged)),
+            lambda rng: (multi_head_params(rng), *tokens(rng))),
+    ]  # fmt: skip
 
 
 def qk_norm_case(one_plus: bool) -> Case:
@@ -332,16 +286,10 @@ def block_cases() -> list[Case]:
         grad_x, grads = spec.stack_encoder_blocks_backward(grad_output, x, as_blocks(spec, params), mask)
         return grad_x, [EncoderBlockParams(**grad) for grad in grads]
 
-    cases.append(
-        Case(
-            "stack",
-            forward,
-            backward,
-            lambda rng: (rng.normal(size=(B, T, M)), [block_params(rng) for _ in range(3)]),
-            smooth=False,
-        )
-    )
-    return cases
+    def arrays(rng):
+        return rng.normal(size=(B, T, M)), [block_params(rng) for _ in range(3)]
+
+    return [*cases, Case("stack", forward, backward, arrays, smooth=False)]
 
 
 def single_head_cases() -> list[Case]:
@@ -361,16 +309,6 @@ def single_head_cases() -> list[Case]:
         grad_x, grads = attention.backward(grad_output)
         return grad_x, SingleHeadParams(**grads)
 
-    cases = [
-        Case(
-            f"Attention-causal {causal}",
-            lambda t, x, p, c=causal: forward(t, x, p, c),
-            lambda s, g, x, p, c=causal: backward(s, g, x, p, c),
-            lambda rng: (rng.normal(size=(B, T, M)), SingleHeadParams(*normal(*[(M, M)] * 4)(rng))),
-        )
-        for causal in (False, True)
-    ]
-
     def scaled_backward(spec, grad_output, *arrays, mask=None):
         attention = spec.ScaledDotProductAttention()
         attention.forward(*arrays, mask=mask)
@@ -378,21 +316,16 @@ def single_head_cases() -> list[Case]:
         return (grads,) if len(arrays) == 1 else grads
 
     mask = per_batch_mask(B, T, S)
-    cases += [
-        Case(
-            "ScaledDotProductAttention",
-            lambda t, *a: t.ScaledDotProductAttention().forward(*a, mask=mask),
-            lambda s, g, *a: scaled_backward(s, g, *a, mask=mask),
-            normal((B, T, D), (B, S, D), (B, S, V)),
-        ),
-        Case(
-            "ScaledDotProductAttention-self",
-            lambda t, x: t.ScaledDotProductAttention().forward(x),
-            scaled_backward,
-            normal((B, T, D)),
-        ),
-    ]
-    return cases
+    return [
+        *(Case(f"Attention-causal {causal}", lambda t, x, p, c=causal: forward(t, x, p, c),
+            lambda s, g, x, p, c=causal: backward(s, g, x, p, c),
+            lambda rng: (rng.normal(size=(B, T, M)), SingleHeadParams(*normal(*[(M, M)] * 4)(rng))))
+            for causal in (False, True)),
+        Case("ScaledDotProductAttention", lambda t, *a: t.ScaledDotProductAttention().forward(*a, mask=mask),
+            lambda s, g, *a: scaled_backward(s, g, *a, mask=mask), normal((B, T, D), (B, S, D), (B, S, V))),
+        Case("ScaledDotProductAttention-self", lambda t, x: t.ScaledDotProductAttention().forward(x),
+            scaled_backward, normal((B, T, D))),
+    ]  # fmt: skip
 
 
 CASES = {

@@ -1,6 +1,5 @@
 """Files are there whole or not at all: two writers, a full disk, links, pipes, ``/dev/stdout``."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ from attendax import encoders, writing
 from attendax.cli import main
 from attendax.commands.embed import VectorFile
 from attendax.exits import Refusal
+from full_disk import full_disk
 from test_encoder_options import CONFIGS, random_params
 from test_saved_models import BERT
 
@@ -34,19 +34,6 @@ def weights(tmp_path):
 def out(tmp_path):
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
-
-
-@contextlib.contextmanager
-def full_disk():
-    """No file grows beyond 64 bytes, as on a disk without room; before pytest writes of it, each may again."""
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def embed(weights, option, path):

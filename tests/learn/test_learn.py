@@ -619,6 +619,18 @@ def by_hand(exercise):
     return tail
 
 
+FORGETS_ITS_SUM = ("return p * (dp - inner)", "return p * dp")
+
+
+def spoil(file, *changes):
+    """Write other texts into a file, which has the old ones."""
+    text = file.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
 class TestCommands:
     def run(self, capsys, *argv):
         status = main(list(argv))
@@ -657,11 +669,9 @@ class TestCommands:
         assert "right   softmax: " in self.run(capsys, "learn")[1]
 
     def test_wrong_functions_come_first_then_a_line_each_for_the_right_and_the_unwritten(self, capsys, folder):
-        file = folder / "attention_core.py"
-        file.write_text(file.read_text().replace("return p * (dp - inner)", "return p * dp"))
-        file = folder / "multi_head.py"
-        skeletons = file.read_text().replace("return x.swapaxes(1, 2)", "raise NotImplementedError; x = (x)")
-        file.write_text(skeletons.replace("    B, T, M = x.shape", "    raise NotImplementedError"))
+        spoil(folder / "attention_core.py", FORGETS_ITS_SUM)
+        unwritten = ("return x.swapaxes(1, 2)", "raise NotImplementedError; x = (x)")
+        spoil(folder / "multi_head.py", unwritten, ("    B, T, M = x.shape", "    raise NotImplementedError"))
         names = ["softmax", "split_heads", "softmax_backward", "merge_heads", "create_causal_mask"]
         _, out, _ = self.run(capsys, "grade", str(folder), *names)
         lines = [line for line in out.splitlines() if line and not line.startswith(" ")]
@@ -671,8 +681,7 @@ class TestCommands:
         assert lines[3:] == ["2 of 5 right; 1 wrong, 2 not yet.", "For a hint, add --hint 1"]
 
     def test_what_is_wrong_is_said(self, capsys, folder):
-        file = folder / "attention_core.py"
-        file.write_text(file.read_text().replace("return p * (dp - inner)", "return p * dp"))
+        spoil(folder / "attention_core.py", FORGETS_ITS_SUM)
         given = ["grade", str(folder), "multi_head_attention_backward"]
         status, out, _ = self.run(capsys, *given)
         assert status == 1
@@ -685,10 +694,7 @@ class TestCommands:
         assert "the columns of dC that the head owns" in self.run(capsys, *given, "--hint", "3")[1]
 
     def test_a_fault_upstream_is_told_once(self, capsys, folder):
-        file = folder / "attention_core.py"
-        file.write_text(
-            file.read_text().replace("total = e.sum(axis=axis, keepdims=True)", "total = 2 * e.max() + 1.0")
-        )
+        spoil(folder / "attention_core.py", ("total = e.sum(axis=axis, keepdims=True)", "total = 2 * e.max() + 1.0"))
         names = ["softmax", "attention_weights", "split_heads", "multi_head_attention_forward", "Attention"]
         _, out, _ = self.run(capsys, "grade", str(folder), *names)
         for name in ("attention_weights", "multi_head_attention_forward", "Attention"):
@@ -699,16 +705,8 @@ class TestCommands:
 
     def test_of_two_faults_upstream_both_are_told(self, capsys, folder):
         """Which of them makes it wrong is not known."""
-        for name, old, new in (
-            (
-                "attention_core",
-                "return e / where(total == 0, 1.0, total)",
-                "return 1.01 * e / where(total == 0, 1.0, total)",
-            ),
-            ("transformer_block", "return gamma * hat + beta", "return hat + beta"),
-        ):
-            file = folder / f"{name}.py"
-            file.write_text(file.read_text().replace(old, new))
+        spoil(folder / "attention_core.py", ("return e / where(total", "return 1.01 * e / where(total"))
+        spoil(folder / "transformer_block.py", ("return gamma * hat + beta", "return hat + beta"))
         _, out, _ = self.run(capsys, "grade", str(folder), "softmax", "layer_norm", "TransformerEncoderBlock")
         said = " ".join(out.split())
         assert "TransformerEncoderBlock: it calls softmax and layer_norm, which are wrong; fix them first" in said, out
@@ -732,9 +730,9 @@ class TestCommands:
 
     @pytest.mark.smoke
     def test_loops_and_crashes_end_nothing_else(self, capsys, folder):
-        file = folder / "positional.py"
-        text = file.read_text().replace("return x + pe[:T]", "import os; os._exit(7)")
-        file.write_text(text.replace("return 0.02 * normal(max_length, d_model)", "while True: pass"))
+        crash, loop = "import os; os._exit(7)", "while True: pass"
+        changes = ("return x + pe[:T]", crash), ("return 0.02 * normal(max_length, d_model)", loop)
+        spoil(folder / "positional.py", *changes)
         names = ["add_positional_encoding", "learned_positional_encoding", "create_causal_mask"]
         status, out, _ = self.run(capsys, "grade", str(folder), *names, "--seconds", "0.5")
         assert status == 1

@@ -228,8 +228,6 @@ NEXT = {
         "If the real tokens come first, write key_lengths.sum(-1)."),
     "one side of a window": (lambda: masks.window(3), TypeError,
         "Write window(3, 0) for the last keys, window(3, 3) for both sides, window(3, None) for no bound."),
-    "dropout without a key": (lambda: attendax.attention(**CALL, dropout_rate=0.5), ValueError,
-        "Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step)."),
     "mixed dtypes": (lambda: attendax.attention(**CALL | {"key": CALL["key"].astype(np.float64)}), TypeError,
         "Use one dtype: key.astype(query.dtype)."),
     "a layout": (
