@@ -153,12 +153,7 @@ def scaled_dot_product_attention(
 
 
 def _attend(
-    function: str,
-    Q: ArrayLike,
-    K: ArrayLike,
-    V: ArrayLike,
-    mask: ArrayLike | None,
-    bias: ArrayLike | None,
+    function: str, Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None, bias: ArrayLike | None
 ) -> Any:
     check(function, {"Q": Q, "K": K, "V": V})
     refuse_divided_tokens(function, Q, K)

@@ -81,12 +81,7 @@ def _on_explicit_axes(*arrays: Array) -> bool:
 
 
 def _sum(
-    one: Array,
-    other: Array,
-    over: Sum,
-    *,
-    filters: tuple[bool, bool] = (False, False),
-    only_finite: bool = False,
+    one: Array, other: Array, over: Sum, *, filters: tuple[bool, bool] = (False, False), only_finite: bool = False
 ) -> Array:
     """The primitive. ``filters``: in which of the arrays what is not finite counts as 0."""
     one, other = vary_alike((one, other))
@@ -125,12 +120,7 @@ def _type_of_sum(one: ShapedArray, other: ShapedArray, *, over: Sum, **_: Any) -
 
 
 def _jvp(
-    primals: Sequence[Array],
-    tangents: Sequence[OrZero],
-    *,
-    over: Sum,
-    filters: tuple[bool, bool],
-    only_finite: bool,
+    primals: Sequence[Array], tangents: Sequence[OrZero], *, over: Sum, filters: tuple[bool, bool], only_finite: bool
 ) -> tuple[Array, Any]:
     one, other = primals
     result = _sum(one, other, over, filters=filters, only_finite=only_finite)

@@ -124,13 +124,7 @@ def feed_forward(
 
 
 def _feed_forward(
-    function: str,
-    x: ArrayLike,
-    W1: ArrayLike,
-    b1: ArrayLike,
-    W2: ArrayLike,
-    b2: ArrayLike,
-    activation: str,
+    function: str, x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, activation: str
 ) -> Any:
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2})
     checks.one_of(function, "activation", activation, checks.ACTIVATIONS)

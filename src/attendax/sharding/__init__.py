@@ -10,17 +10,7 @@ from .strategy import Choice as Choice
 from .strategy import Link as Link
 from .strategy import explain as explain
 
-__all__ = [
-    "Choice",
-    "Link",
-    "attention",
-    "attention_on_mesh",
-    "explain",
-    "on_mesh",
-    "positions",
-    "restore",
-    "zigzag",
-]
+__all__ = ["Choice", "Link", "attention", "attention_on_mesh", "explain", "on_mesh", "positions", "restore", "zigzag"]
 
 
 def __dir__() -> list[str]:

@@ -202,15 +202,7 @@ def _specs(operands: Operands, layout: Layout) -> Any:
     own: Any = spec_of(*layout.lead, layout.heads, layout.queries, ())
     of_bias: Any = None if bias is None else pairs(bias)
     of_dropout: Any = None if dropout_keys is None else tuple(map(pairs, dropout_keys))
-    return Operands(
-        own,
-        tokens,
-        tokens,
-        of_bias,
-        score_mod,
-        None if mask is None else mask.map(of_part),
-        of_dropout,
-    )
+    return Operands(own, tokens, tokens, of_bias, score_mod, None if mask is None else mask.map(of_part), of_dropout)
 
 
 def spec_of(*axes: Axes) -> P:

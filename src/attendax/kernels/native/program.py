@@ -64,10 +64,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
         (any(map(has_function, (mask, score_mod))), "a function of your own"),
         (str(query.dtype) not in DTYPES, f"{query.dtype}: it takes {', '.join(DTYPES)}"),
         (query.dtype != key.dtype or query.dtype != value.dtype, "query, key and value of different dtypes"),
-        (
-            operands.compute_dtype() != np.result_type(query.dtype, np.float32),
-            "a float64 bias with narrower queries",
-        ),
+        (operands.compute_dtype() != np.result_type(query.dtype, np.float32), "a float64 bias with narrower queries"),
         (any(x.ndim for x in placed), "positions that are not consecutive"),
         (plan.reversible, "a derivative of a derivative"),
         (query.ndim - 3 > MOST_LEAD, f"more than {MOST_LEAD} leading axes"),
