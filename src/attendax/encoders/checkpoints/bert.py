@@ -5,16 +5,13 @@ key bias would not change any output, because softmax does not see a shift of it
 """
 
 import os
-from pathlib import Path
 from typing import Any
 
 from attendax.params import EncoderParams
 
-from ..config import EncoderConfig, encoder_shapes
-from .files import WEIGHTS, Settings, Source, check_layers, opened, read_leaves, read_settings, stored_names
-from .published import Kind, write_model
-
-NAME = "load_bert"
+from ..config import EncoderConfig
+from .files import Settings, Source
+from .published import Kind, read_model, write_model
 
 EMBEDDING_TENSORS = {
     "token": "word_embeddings.weight",
@@ -85,19 +82,7 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
         NotImplementedError: the kind of model, of position embedding or of activation is not supported.
         ModuleNotFoundError: ``safetensors`` is not installed.
     """
-    settings = read_settings(Path(directory), NAME)
-    settings.model_type("bert", CLASSES)
-    config = _config(settings)
-    path = Path(directory) / WEIGHTS
-
-    def read(file: Any) -> EncoderParams:
-        stored = stored_names(path, file, NAME, "bert.", _is_unused, RENAMED)
-        layers = {name.split(".")[2] for name in stored if name.startswith("encoder.layer.")}
-        check_layers(NAME, config.num_layers, len(layers), stored)
-        shapes = encoder_shapes(config)
-        return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes))
-
-    return opened(path, NAME, read), config
+    return read_model("load_bert", KIND, directory)
 
 
 def save_bert(
@@ -147,10 +132,9 @@ def _config(settings: Settings) -> EncoderConfig:
 
 def _settings(config: EncoderConfig) -> dict[str, Any]:
     """The settings that ``_config`` reads, back; what it does not read as ``config`` is not BERT's."""
-    sizes = {theirs: int(getattr(config, ours)) for ours, theirs in CONFIG_KEYS.items()}
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     activation = activations.get(config.activation, config.activation)
-    return sizes | {"model_type": "bert", "hidden_act": activation, "layer_norm_eps": float(config.eps)}
+    return {"hidden_act": activation, "layer_norm_eps": float(config.eps)}
 
 
 def _is_unused(name: str) -> bool:
@@ -172,7 +156,10 @@ def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
 
 KIND = Kind(
     name="BERT",
+    model_type="bert",
+    sizes=CONFIG_KEYS,
     prefix="bert.",
+    layers="encoder.layer.",
     dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
     classes=CLASSES,
     renamed=RENAMED,

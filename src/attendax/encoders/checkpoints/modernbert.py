@@ -2,17 +2,15 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from attendax import rotary
 from attendax.params import EncoderParams
 
-from ..config import EncoderConfig, encoder_shapes
-from .files import WEIGHTS, Settings, Source, check_layers, opened, read_leaves, read_settings, stored_names
-from .published import Kind, write_model
+from ..config import EncoderConfig
+from .files import Settings, Source
+from .published import Kind, read_model, write_model
 
-NAME = "load_modernbert"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 LENGTHS = {"factor": "factor", "original_max_position_embeddings": "trained"}
 SCALED: dict[str, tuple[Callable[..., rotary.Frequencies], dict[str, str]]] = {  # rope_type: names of theirs and ours
@@ -70,20 +68,7 @@ def load_modernbert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, E
             biases.
         ModuleNotFoundError: ``safetensors`` is not installed.
     """
-    settings = read_settings(Path(directory), NAME)
-    settings.model_type("modernbert")
-    num_layers = settings.sizes(CONFIG_KEYS)["num_layers"]
-    path = Path(directory) / WEIGHTS
-
-    def read(file: Any) -> tuple[EncoderParams, EncoderConfig]:
-        stored = stored_names(path, file, NAME, "model.", _is_unused)
-        layers = {name.split(".")[1] for name in stored if name.startswith("layers.")}
-        check_layers(NAME, num_layers, len(layers), stored)
-        config = _config(settings)
-        shapes = encoder_shapes(config)
-        return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes)), config
-
-    return opened(path, NAME, read)
+    return read_model("load_modernbert", KIND, directory)
 
 
 def save_modernbert(
@@ -150,8 +135,7 @@ def _settings(config: EncoderConfig) -> dict[str, Any]:
     thetas = {kind: thetas.get(kind, default) for kind, (_, default) in THETAS.items()}
     reach = next((int(window) for window in config.windows if window is not None), 64)
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
-    settings = {theirs: int(getattr(config, ours)) for ours, theirs in CONFIG_KEYS.items()} | {
-        "model_type": "modernbert",
+    settings = {
         "hidden_activation": activations.get(config.activation, config.activation),
         "norm_eps": float(config.eps),
         "norm_bias": bool(config.norm_bias),
@@ -238,7 +222,10 @@ def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
 
 KIND = Kind(
     name="ModernBERT",
+    model_type="modernbert",
+    sizes=CONFIG_KEYS,
     prefix="model.",
+    layers="layers.",
     unused=_is_unused,
     config=_config,
     settings=_settings,

@@ -1,4 +1,4 @@
-"""Writers of model directories: the weights that a loader read, written back, with every tensor accounted for."""
+"""Readers and writers of published model directories, with every tensor accounted for in both directions."""
 
 import dataclasses
 import functools
@@ -19,6 +19,7 @@ from attendax.params import EncoderParams
 from ..config import EncoderConfig, encoder_shapes
 from ..inputs import check_params, in_numpy
 from ..stack import unstacked
+from . import files
 from .files import SETTINGS, WEIGHTS, Settings, Source, check_names, opened, read_settings, stored_names
 
 
@@ -26,7 +27,10 @@ class Kind(NamedTuple):
     """A kind of published model: all that reading and writing one needs."""
 
     name: str  # as in errors
+    model_type: str  # as config.json says it
+    sizes: dict[str, str]  # our names of sizes -> those of config.json
     prefix: str  # with which all names may begin
+    layers: str  # with which the names of layers begin, up to their number
     unused: Callable[[str], bool]  # of a tensor, whether it belongs to a head and not to the encoder
     config: Callable[[Settings], EncoderConfig]
     settings: Callable[[EncoderConfig], dict[str, Any]]
@@ -35,6 +39,24 @@ class Kind(NamedTuple):
     source: Callable[[Any, EncoderParams], Source]  # of the leaf at a path of a tree with these shapes
     classes: tuple[str, ...] = ()  # names of classes begin so, in a file that is older than model_type
     renamed: Mapping[str, str] = MappingProxyType({})  # endings of names of older files -> those of today
+
+
+def read_model(function: str, kind: Kind, directory: str | os.PathLike[str]) -> tuple[EncoderParams, EncoderConfig]:
+    """Read a directory of this kind; the number of layers is compared with the file before a tree of them is built."""
+    settings = read_settings(Path(directory), function)
+    settings.model_type(kind.model_type, kind.classes)
+    num_layers = settings.sizes(kind.sizes)["num_layers"]
+    path = Path(directory) / WEIGHTS
+
+    def read(file: Any) -> tuple[EncoderParams, EncoderConfig]:
+        stored = stored_names(path, file, function, kind.prefix, kind.unused, kind.renamed)
+        layers = {name.removeprefix(kind.layers).partition(".")[0] for name in stored if name.startswith(kind.layers)}
+        files.check_layers(function, num_layers, len(layers), stored)
+        config = kind.config(settings)
+        shapes = encoder_shapes(config)
+        return files.read_leaves(function, file, stored, shapes, lambda leaf: kind.source(leaf, shapes)), config
+
+    return opened(path, function, read)
 
 
 def write_model(
@@ -48,7 +70,8 @@ def write_model(
     """Write a directory of this kind: every weight, and what ``like`` holds beside the encoder."""
     check_params(params, config, function)
     params = in_numpy(function, params._replace(blocks=tuple(unstacked(params.blocks))))
-    content = kind.settings(config)
+    sizes = {theirs: int(getattr(config, ours)) for ours, theirs in kind.sizes.items()}
+    content = sizes | {"model_type": kind.model_type} | kind.settings(config)
     _check_same(function, config, kind.config(Settings(function, content)), kind.name)
     tensors = _stored(params, lambda path: kind.source(path, encoder_shapes(config)))
     content["torch_dtype"] = str(next(iter(tensors.values())).dtype)
@@ -56,7 +79,7 @@ def write_model(
     settings = kind.defaults | rates
     if like is not None:
         others = read_settings(Path(like), function)
-        others.model_type(content["model_type"], kind.classes)
+        others.model_type(kind.model_type, kind.classes)
         _check_same(function, config, kind.config(others), str(like))
         settings = settings | {key: value for key, value in others.content.items() if key != "dtype"}
         tensors = _with_others(function, kind, Path(like) / WEIGHTS, tensors)
