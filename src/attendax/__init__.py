@@ -29,53 +29,17 @@ if TYPE_CHECKING:
     from .inspection import weights_at as weights_at
 
 _FUNCTIONS = {
-    "attention": "dispatch",
-    "merge": "dispatch",
-    "Explanation": "explanation",
-    "explain": "explanation",
-    "AttentionStats": "inspection",
-    "attention_stats": "inspection",
-    "weights_at": "inspection",
-}
+    "attention": "dispatch", "merge": "dispatch", "Explanation": "explanation", "explain": "explanation",
+    "AttentionStats": "inspection", "attention_stats": "inspection", "weights_at": "inspection",
+}  # fmt: skip
 _MODULES = (
-    "compat",
-    "conformance",
-    "encoders",
-    "learn",
-    "masks",
-    "ops",
-    "params",
-    "pictures",
-    "rotary",
-    "scores",
-    "sharding",
+    "compat", "conformance", "encoders", "learn", "masks", "ops", "params", "pictures", "rotary", "scores", "sharding",
     "spec",
-)
+)  # fmt: skip
 
 __version__ = "0.3.0"
 
-__all__ = [
-    "AttentionStats",
-    "Explanation",
-    "__version__",
-    "attention",
-    "attention_stats",
-    "compat",
-    "conformance",
-    "encoders",
-    "explain",
-    "learn",
-    "masks",
-    "merge",
-    "ops",
-    "params",
-    "pictures",
-    "rotary",
-    "scores",
-    "sharding",
-    "spec",
-    "weights_at",
-]
+__all__ = sorted(["__version__", *_FUNCTIONS, *_MODULES])
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, Required, TypeVar, Unpack, cast, overload
 
 import jax
 from jax import Array
@@ -25,6 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Across(ResultOptions, total=False):
     """The options of a call that goes from device to device."""
 
+    axis_name: Required[Axes]
     positions: PositionsLike | None
     strategy: str | None
 
@@ -32,33 +33,22 @@ class Across(ResultOptions, total=False):
 class OnMesh(Across, total=False):
     """The options of a call of whole arrays on a mesh."""
 
+    mesh: Required[Mesh]
     batch_axes: Axes
     head_axes: Axes
 
 
 @overload
 def attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    axis_name: Axes,
-    return_lse: Literal[False] = ...,
-    **rest: Unpack[Across],
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[False] = ..., **rest: Unpack[Across]
 ) -> Array: ...
 @overload
 def attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    axis_name: Axes,
-    return_lse: Literal[True],
-    **rest: Unpack[Across],
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[True], **rest: Unpack[Across]
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
-    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, axis_name: Axes, return_lse: bool, **rest: Unpack[Across]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **rest: Unpack[Across]
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
@@ -127,36 +117,15 @@ def attention(
 
 @overload
 def attention_on_mesh(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    mesh: Mesh,
-    axis_name: Axes,
-    return_lse: Literal[False] = ...,
-    **rest: Unpack[OnMesh],
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[False] = ..., **rest: Unpack[OnMesh]
 ) -> Array: ...
 @overload
 def attention_on_mesh(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    mesh: Mesh,
-    axis_name: Axes,
-    return_lse: Literal[True],
-    **rest: Unpack[OnMesh],
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[True], **rest: Unpack[OnMesh]
 ) -> tuple[Array, Array]: ...
 @overload
 def attention_on_mesh(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    mesh: Mesh,
-    axis_name: Axes,
-    return_lse: bool,
-    **rest: Unpack[OnMesh],
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **rest: Unpack[OnMesh]
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
@@ -258,9 +227,8 @@ def _division(
 ) -> Division:
     one_of(name, "strategy", strategy, (None, *STRATEGIES))
     if not hasattr(mesh, "axis_names"):
-        fail(
-            TypeError, name, f"mesh must be a mesh, got {type(mesh).__name__}.", advice="Write mesh=jax.make_mesh(...)."
-        )
+        sentence = f"mesh must be a mesh, got {type(mesh).__name__}."
+        fail(TypeError, name, sentence, advice="Write mesh=jax.make_mesh(...).")
     tokens, batch, heads = (_axes(name, mesh, axes) for axes in (axis_name, batch_axes, head_axes))
     every = (*tokens, *batch, *heads)
     for axis in every:
