@@ -160,11 +160,8 @@ def weights_at(
     refuse_divided_tokens("weights_at", query, key)
     T, S = query.shape[-2], key.shape[-2]
     if queries is None and keys is None:
-        fail(
-            ValueError,
-            "weights_at",
-            "queries and keys are both None; pass one, so that not all T x S weights are built.",
-        )
+        sentence = "queries and keys are both None; pass one, so that not all T x S weights are built."
+        fail(ValueError, "weights_at", sentence)
     rows: Any = None if queries is None else _positions("queries", queries, T)
     columns: Any = None if keys is None else _positions("keys", keys, S)
     if 0 in (*query.shape[:-1], S) or 0 in (x.shape[0] for x in (rows, columns) if x is not None):
@@ -228,9 +225,8 @@ def _positions(name: str, value: ArrayLike, size: int) -> Array:
     dtype = str(getattr(value, "dtype", type(value).__name__))
     if not dtype.startswith(("int", "uint")) or len(getattr(value, "shape", ())) != 1:
         got = f"{tuple(value.shape)} {dtype}" if hasattr(value, "shape") else dtype
-        fail(
-            TypeError, "weights_at", f"{name} must be a vector of integers, got {got}.", advice=on_integers(name, value)
-        )
+        sentence = f"{name} must be a vector of integers, got {got}."
+        fail(TypeError, "weights_at", sentence, advice=on_integers(name, value))
     if not is_traced(value) and value.shape[0]:
         known = np.asarray(value)
         if known.min() < 0 or known.max() >= size:

@@ -27,9 +27,8 @@ def same_rank(one: Any, other: Any) -> tuple[Any, Any]:
     fits = all(a == b or 1 in (a, b) for a, b in zip(one.shape[::-1], other.shape[::-1], strict=False))
     if not fits or any(x.ndim not in (2, rank) for x in (one, other)):
         shapes = f"{tuple(one.shape)} and {tuple(other.shape)}"
-        fail(
-            ValueError, "masks", f"parts of shape {shapes} do not go together: each is (T, S), or they have equal axes."
-        )
+        sentence = f"parts of shape {shapes} do not go together: each is (T, S), or they have equal axes."
+        fail(ValueError, "masks", sentence)
     return one.reshape((1,) * (rank - one.ndim) + one.shape), other.reshape((1,) * (rank - other.ndim) + other.shape)
 
 

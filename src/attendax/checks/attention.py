@@ -40,9 +40,8 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
         one_head = len(scores) == 2 and len(meant) == 3 and meant[0] == 1
         value = _Meant(meant[1:] if one_head else meant)
     has_heads = not broadcast or len(scores) > 3
-    wanted = (
-        f"{scores} or {scores[-2:]}, any axis may be 1" if not broadcast else f"a shape that broadcasts to {scores}"
-    )
+    either = f"{scores} or {scores[-2:]}, any axis may be 1"
+    wanted = f"a shape that broadcasts to {scores}" if broadcast else either
     got = str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
     rows = [("mask", f"{got} {getattr(value, 'dtype', '')}".rstrip(), wanted)]
     if str(getattr(value, "dtype", None)) != "bool":
@@ -98,12 +97,8 @@ def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None
         said = "A boolean array is a mask: pass it as mask." if str(value.dtype) == "bool" else said
         fail(TypeError, function, f"bias has dtype {value.dtype} but must be floating.", rows, advice=said)
     if not is_wider(value.dtype, dtype):
-        fail(
-            TypeError,
-            function,
-            f"bias has dtype {value.dtype} but query has {dtype}: a bias may be wider, not narrower.",
-            rows,
-        )
+        sentence = f"bias has dtype {value.dtype} but query has {dtype}: a bias may be wider, not narrower."
+        fail(TypeError, function, sentence, rows)
     if not fits(tuple(value.shape), scores):
         sentence = f"bias has shape {tuple(value.shape)} but the scores have shape {scores}."
         said = advice.on_axes("bias", tuple(value.shape), scores, heads=len(scores) > 3)
@@ -235,9 +230,8 @@ def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, w
     if array.shape[0] != num_heads:
         fail(ValueError, function, f"{name} is for {array.shape[0]} heads but query has N={num_heads}.")
     if not is_wider(array.dtype, dtype):
-        fail(
-            TypeError, function, f"{name} has dtype {array.dtype} but query has {dtype}: it may be wider, not narrower."
-        )
+        sentence = f"{name} has dtype {array.dtype} but query has {dtype}: it may be wider, not narrower."
+        fail(TypeError, function, sentence)
     for x in offset:
         if x.shape and not (len(x.shape) == len(scores) - 3 and fits(tuple(x.shape), scores[:-3])):
             fail(ValueError, function, f"{name} has an offset of shape {tuple(x.shape)}, expected () or {scores[:-3]}.")

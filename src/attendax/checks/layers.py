@@ -187,12 +187,8 @@ def split_heads(function: str, arrays: dict[str, Any], num_heads: Any) -> tuple[
     """Check a call of ``split_heads`` or its backward; returns the shape (B, N, T, d_k) of the result."""
     x = {"x": arrays["x"]}
     sizes = check(function, x)
-    shape = (
-        sizes["B"],
-        int(integer(function, "num_heads", num_heads)),
-        sizes["T"],
-        heads(function, sizes["M"], num_heads),
-    )
+    count, width = integer(function, "num_heads", num_heads), heads(function, sizes["M"], num_heads)
+    shape = sizes["B"], count, sizes["T"], width
     _result(function, arrays, shape)
     return shape
 

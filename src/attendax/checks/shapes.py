@@ -217,12 +217,8 @@ def floating(function: str, name: str, array: Any, *, rank: int | None = None) -
     """Refuse everything except a floating array of this rank (None: any)."""
     dtype = getattr(array, "dtype", type(array).__name__)
     if not is_floating(dtype):
-        fail(
-            TypeError,
-            function,
-            f"{name} must be a floating array, got {dtype}.",
-            advice=on_kind(name, array, "float32") or native(name, array),
-        )
+        advice = on_kind(name, array, "float32") or native(name, array)
+        fail(TypeError, function, f"{name} must be a floating array, got {dtype}.", advice=advice)
     if rank is not None and len(array.shape) != rank:
         fail(ValueError, function, f"{name} has shape {tuple(array.shape)} but needs rank {rank}.")
 

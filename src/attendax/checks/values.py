@@ -115,13 +115,9 @@ def projections(function: str, d_model: int, kdim: Any, vdim: Any) -> tuple[int,
 def key_data(function: str, rng: Any) -> Any:
     """The two 32-bit words of a random key: a typed key, the array of an old one, or two uint32 as they are."""
     if rng is None:
-        fail(
-            ValueError,
-            function,
-            "dropout_rate is above 0 but dropout_rng is None.",
-            [("dropout_rng", "None", "a random key")],
-            advice="Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step).",
-        )
+        rows = [("dropout_rng", "None", "a random key")]
+        advice = "Write dropout_rng=jax.random.key(seed), and per step a new key: jax.random.fold_in(key, step)."
+        fail(ValueError, function, "dropout_rate is above 0 but dropout_rng is None.", rows, advice=advice)
     if str(getattr(rng, "dtype", "")).startswith("key<"):
         import jax  # a typed key cannot be read otherwise; a caller who has one has loaded JAX
 
@@ -129,12 +125,8 @@ def key_data(function: str, rng: Any) -> Any:
     if str(getattr(rng, "dtype", "")) != "uint32" or tuple(rng.shape) != (2,):
         got = f"{getattr(rng, 'shape', type(rng).__name__)} {getattr(rng, 'dtype', '')}".rstrip()
         error = ValueError if str(getattr(rng, "dtype", "")) == "uint32" else TypeError
-        fail(
-            error,
-            function,
-            "dropout_rng is not a key of two 32-bit words.",
-            [("dropout_rng", got, "jax.random.key(seed), or (2,) uint32")],
-        )
+        rows = [("dropout_rng", got, "jax.random.key(seed), or (2,) uint32")]
+        fail(error, function, "dropout_rng is not a key of two 32-bit words.", rows)
     return rng
 
 
@@ -180,9 +172,8 @@ def function_arrays(arrays: Any) -> Any:
         x = x.astype(dtype.newbyteorder("=")) if isinstance(x, np.ndarray) and not dtype.isnative else x
         if isinstance(x, np.ndarray) and is_cut(x):
             sentence = f"arrays hold {x.min()} to {x.max()}, but JAX is set to 32 bits."
-            fail(
-                ValueError, "from_function", sentence, advice='For 64 bits: jax.config.update("jax_enable_x64", True).'
-            )
+            advice = 'For 64 bits: jax.config.update("jax_enable_x64", True).'
+            fail(ValueError, "from_function", sentence, advice=advice)
         return x
 
     return jax.tree.map(converted, arrays)

@@ -178,9 +178,8 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     bad_rows |= _large(dout, LARGEST) | ~_are(jnp.isfinite(results.out)) | _may_overflow(dout, safe)
     given = jnp.where(bad_rows, 0, dout).astype(operands.query.dtype)
     _, pull = jax.vjp(_attend(safe, plan), *safe[:3])
-    found = [
-        x.astype(operands.compute_dtype()).reshape(shape) for x, shape in zip(pull(given), wanted, strict=True) if shape
-    ]
+    pairs = zip(pull(given), wanted, strict=True)
+    found = [x.astype(operands.compute_dtype()).reshape(shape) for x, shape in pairs if shape]
     bad_rows &= _are(dout != 0, jnp.any)
 
     def in_tiles() -> list[Array]:

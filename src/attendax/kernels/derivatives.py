@@ -249,9 +249,8 @@ def _batch(
     repeat = _of_user_functions(first, tree, **params)
     positions = {first + k for k in jax.tree.leaves(numbers.positions)}
     if any(axes[k] is not None for k in positions):
-        raise NotImplementedError(
-            "attention: vmap over positions is not supported; all entries of a batch share their positions."
-        )
+        sentence = "vmap over positions is not supported; all entries of a batch share their positions."
+        raise NotImplementedError(f"attention: {sentence}")
 
     def in_front(x, axis, is_repeated):
         if axis is not None:

@@ -69,31 +69,14 @@ def encoder_block(
 
 
 def forward(
-    params: EncoderBlockParams,
-    x: ArrayLike,
-    mask: Mask | ArrayLike | None,
-    shape: tuple[int, ...],
-    *,
-    num_heads: int,
-    norm: str,
-    activation: str,
-    eps: float,
+    params: EncoderBlockParams, x: ArrayLike, mask: Mask | ArrayLike | None, shape: tuple[int, ...], **options: Any
 ) -> Array:
-    """The block; ``shape`` is that of the scores (B, N, T, T)."""
-    del num_heads  # said by the shape
-    run = partial(_at_once, shape=shape, norm=norm, activation=activation, eps=eps)
-    return layer_in_pieces(run, shape, params, x, mask=mask)
+    """The block; ``shape`` is that of the scores (B, N, T, T), which says ``num_heads``."""
+    return layer_in_pieces(partial(_at_once, shape=shape, **options), shape, params, x, mask=mask)
 
 
 def _at_once(
-    params: EncoderBlockParams,
-    x: ArrayLike,
-    mask: Mask | ArrayLike | None,
-    *,
-    shape: tuple[int, ...],
-    norm: str,
-    activation: str,
-    eps: float,
+    params: EncoderBlockParams, x: ArrayLike, mask: Any, *, shape: Any, norm: str, activation: str, eps: float, **_: Any
 ) -> Array:
     """The block at once, in the compute dtype inside."""
     wide, *leaves = widen(x, *params.attention, *params[1:])

@@ -145,6 +145,5 @@ def attention_backward(
         return attention(query, key, value, bias=bias, score_mod=score_mod, return_lse=True, **rest)
 
     (_, lse), pull = jax.vjp(forward, query, key, value, bias, score_mod)
-    return AttentionGradients(
-        *pull((grad_output, jnp.zeros_like(lse) if grad_lse is None else grad_lse.astype(lse.dtype)))
-    )
+    dlse = jnp.zeros_like(lse) if grad_lse is None else grad_lse.astype(lse.dtype)
+    return AttentionGradients(*pull((grad_output, dlse)))

@@ -54,9 +54,8 @@ def in_pieces(function: Callable[..., Array], hidden: Array, *others: Any) -> Ar
 
     def one(cuts: list[Array]) -> Array:
         rest = iter(cuts)
-        return function(
-            *jax.tree.unflatten(tree, [next(rest) if c else x for x, c in zip(leaves, of_rows, strict=True)])
-        )
+        filled = [next(rest) if c else x for x, c in zip(leaves, of_rows, strict=True)]
+        return function(*jax.tree.unflatten(tree, filled))
 
     done = lax.map(one, [cut(x) for x, c in zip(leaves, of_rows, strict=True) if c])
     done = done.swapaxes(0, 1) if devices > 1 else done

@@ -128,32 +128,29 @@ def in_tiles(
     norm: NormOfHeads | None = None,
 ) -> Array:
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
-    queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     if mask is not None and not isinstance(mask, Mask):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    q, k, v, output_weights = _projected(params, Q, K, V, shape[1], norm)
+    return affine(merge_heads(attention(q, k, v, mask=mask)), *output_weights).astype(Q.dtype)
+
+
+def _projected(params: MultiHeadParams, Q: Any, K: Any, V: Any, num_heads: int, norm: NormOfHeads | None) -> Any:
+    """Queries, keys and values of each head, with their norm, and the weights of the output."""
+    queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = in_heads(*((projection(*each), shape[1]) for each in inputs))
-    q, k = (q, k) if norm is None else norm(q, k)
-    return affine(merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
+    q, k, v = in_heads(*((projection(*each), num_heads) for each in inputs))
+    return *((q, k) if norm is None else norm(q, k)), v, (w_o, b_o)
 
 
 def forward(
-    params: MultiHeadParams,
-    Q: ArrayLike,
-    K: ArrayLike,
-    V: ArrayLike,
-    allowed: ArrayLike,
-    norm: NormOfHeads | None = None,
+    params: MultiHeadParams, Q: Any, K: Any, V: Any, allowed: ArrayLike, norm: NormOfHeads | None = None
 ) -> Any:
     """The output, and the intermediate arrays."""
-    queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
-    inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = in_heads(*((projection(*each), allowed.shape[1]) for each in inputs))
-    q, k = (q, k) if norm is None else norm(q, k)
+    q, k, v, output_weights = _projected(params, Q, K, V, allowed.shape[1], norm)
     heads, weights = out_and_weights(q, k, v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
-    return affine(context, w_o, b_o).astype(Q.dtype), cache
+    return affine(context, *output_weights).astype(Q.dtype), cache
 
 
 @knows_keywords

@@ -162,9 +162,8 @@ class TransformerEncoderBlock:
         name = "TransformerEncoderBlock"
         checks.integer(name, "d_model", self.d_model)
         checks.heads(name, self.d_model, self.num_heads)
-        object.__setattr__(
-            self, "d_ff", 4 * self.d_model if self.d_ff is None else checks.integer(name, "d_ff", self.d_ff)
-        )
+        width = 4 * self.d_model if self.d_ff is None else checks.integer(name, "d_ff", self.d_ff)
+        object.__setattr__(self, "d_ff", width)
         checks.block_options(name, self.norm, self.activation, self.eps)
 
     @property

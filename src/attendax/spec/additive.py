@@ -47,15 +47,7 @@ def additive_attention(
 
 
 def _forward(
-    function: str,
-    Q: Array,
-    K: Array,
-    V: Array,
-    W_q: Array,
-    W_k: Array,
-    v: Array,
-    mask: Array | None,
-    grad_output: Array | None = None,
+    function: str, Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Any, grad_output: Any = None
 ) -> Any:
     """The forward in the compute dtype: output, weights, which pairs are allowed, the hidden layer, and all six arrays.
 

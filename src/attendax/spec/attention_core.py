@@ -214,13 +214,7 @@ def scaled_dot_product_attention(
 
 
 def _scaled_dot_product(
-    Q: Array,
-    K: Array,
-    V: Array,
-    mask: Array | None,
-    bias: Array | None,
-    function: str,
-    grad_output: Array | None = None,
+    Q: Array, K: Array, V: Array, mask: Array | None, bias: Array | None, function: str, grad_output: Any = None
 ) -> Any:
     """The forward in the compute dtype: output, weights, which pairs are allowed, and Q, K and V from ``take_out``."""
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})

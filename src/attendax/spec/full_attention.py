@@ -126,35 +126,10 @@ class _Steps(NamedTuple):
 
 @quiet
 def _forward(
-    function: str,
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None,
-    bias: Array | None,
-    score_mod: Any,
-    scale: Any,
-    dropout_rate: float,
-    dropout_rng: Any,
-    implementation: str | None,
-    return_lse: bool = False,
-    **gradients: Any,
+    function: str, query: Array, key: Array, value: Array, mask: Any, bias: Any, score_mod: Any, *more: Any, **rest: Any
 ) -> Any:
-    checked = checks.attention(
-        function,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        score_mod,
-        scale,
-        dropout_rate,
-        dropout_rng,
-        implementation,
-        return_lse,
-        **gradients,
-    )
+    """The steps; ``more`` and ``rest`` are options that ``checks.attention`` settles."""
+    checked = checks.attention(function, query, key, value, mask, bias, score_mod, *more, **rest)
     q, k, v, b = widen(query, key, value, bias)
     if query.ndim == 2:  # one head, no batch
         q, k, v = q[None], k[None], v[None]

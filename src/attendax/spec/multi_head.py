@@ -147,11 +147,8 @@ def multi_head_attention_backward(
     """
     checks.instance("multi_head_attention_backward", "cache", cache, dict)
     if "context" not in cache:
-        fail(
-            ValueError,
-            "multi_head_attention_backward",
-            "cache must be the second result of multi_head_attention_forward.",
-        )
+        sentence = "cache must be the second result of multi_head_attention_forward."
+        fail(ValueError, "multi_head_attention_backward", sentence)
     arrays = {name: cache[name] for name in ("Q", "K", "V", *MultiHeadParams._fields)}
     given = arrays | {"grad_output": grad_output}
     check("multi_head_attention_backward", given, signature="multi_head_attention_forward")

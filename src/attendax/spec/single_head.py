@@ -63,13 +63,8 @@ class Attention(Layer):
         mask = create_causal_mask(x.shape[1]) if causal else None
         inputs = wide @ w_q, wide @ w_k, wide @ w_v, mask
         mixed, weights = scaled_dot_product_attention(*inputs)
-        self._cache = {
-            "x": x,
-            "params": self.params,
-            "inputs": inputs,
-            "mixed": mixed,
-            "weights": weights.astype(x.dtype),
-        }
+        self._cache = {"x": x, "params": self.params, "inputs": inputs, "mixed": mixed}
+        self._cache |= {"weights": weights.astype(x.dtype)}
         return (mixed @ w_o).astype(x.dtype)
 
     def backward(self, grad_output: Array) -> Any:
