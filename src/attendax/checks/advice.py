@@ -69,14 +69,9 @@ def _array_of(name: str, value: Any, dtype: str = "") -> str:
 
 
 def on_axes(
-    name: str,
-    shape: tuple[int, ...],
-    scores: tuple[int, ...],
-    *,
-    heads: bool = True,
-    array: str = "",
+    name: str, shape: tuple[int, ...], scores: tuple[int, ...], *, heads: bool = True, array: str = "",
     numbers: str = "",
-) -> str:
+) -> str:  # fmt: skip
     """The code that adds the axes that an array lacks to fit the scores (..., N, T, S), for each reading of its shape.
 
     Args:

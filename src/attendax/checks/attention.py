@@ -147,23 +147,10 @@ class Checked(NamedTuple):
 
 
 def attention(
-    function: str,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask_: Any,
-    bias_: Any,
-    score_mod: Any,
-    scale: Any = None,
-    dropout_rate: Any = 0.0,
-    dropout_rng: Any = None,
-    implementation: Any = None,
-    return_lse: Any = False,
-    *,
-    grad_output: Any = None,
-    grad_lse: Any = None,
-    offered: tuple[str, ...] = ("dense",),
-) -> Checked:
+    function: str, query: Any, key: Any, value: Any, mask_: Any, bias_: Any, score_mod: Any, scale: Any = None,
+    dropout_rate: Any = 0.0, dropout_rng: Any = None, implementation: Any = None, return_lse: Any = False, *,
+    grad_output: Any = None, grad_lse: Any = None, offered: tuple[str, ...] = ("dense",),
+) -> Checked:  # fmt: skip
     """Check all arguments of ``attention`` (L1, L3, L8, L10); settle the scale and the key data of dropout."""
     if implementation in IMPLEMENTATIONS and implementation not in offered:
         there = " and ".join(map(repr, offered))

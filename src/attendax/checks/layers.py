@@ -47,17 +47,9 @@ def qk_norm(function: str, gains: Any, query: Any, num_heads: int, eps: Any, one
 
 
 def encoder_block(
-    function: str,
-    arrays: dict[str, Any],
-    params: Any,
-    mask_: Any,
-    *,
-    num_heads: Any,
-    norm: Any,
-    activation: Any,
-    eps: Any,
-    broadcast: bool = False,
-) -> tuple[int, ...]:
+    function: str, arrays: dict[str, Any], params: Any, mask_: Any, *, num_heads: Any, norm: Any, activation: Any,
+    eps: Any, broadcast: bool = False,
+) -> tuple[int, ...]:  # fmt: skip
     """Check a call of an encoder block, its options included; returns the shape of the scores (B, N, T, T)."""
     arrays_first(function, arrays, "params", params)
     instance(function, "params", params, EncoderBlockParams)

@@ -67,13 +67,9 @@ class _Row(NamedTuple):
 
 
 def fail(
-    error: type[Exception],
-    function: str,
-    sentence: str,
-    rows: list[_Row] | list[tuple[str, str, str]] | None = None,
-    *,
-    advice: str = "",
-) -> NoReturn:
+    error: type[Exception], function: str, sentence: str, rows: list[_Row] | list[tuple[str, str, str]] | None = None,
+    *, advice: str = "",
+) -> NoReturn:  # fmt: skip
     """Raise ``error``: the function and the facts that disagree, a row per array, got and expected, the next step."""
     lines = [f"{function}: {sentence}"]
     rows = [_shown(row) if isinstance(row, _Row) else row for row in rows or ()]

@@ -41,15 +41,9 @@ def integer(
 
 
 def number(
-    function: str,
-    name: str,
-    value: Any,
-    *,
-    low: float = -math.inf,
-    high: float = math.inf,
-    closed: bool = True,
+    function: str, name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, closed: bool = True,
     finite: bool = True,
-) -> float:
+) -> float:  # fmt: skip
     """``value`` as a float from ``low`` to ``high`` (ends included where ``closed``), finite unless told; never NaN."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         advice = ADVICE_ON_NUMBERS.get(name, "") if hasattr(value, "shape") else ""

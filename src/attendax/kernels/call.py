@@ -103,15 +103,9 @@ def is_symbolic(query: ArrayLike, key: ArrayLike) -> bool:
 
 
 def in_rank_of_scores(
-    checked: checks.Checked,
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Mask | Array | None,
-    bias: Array | None,
-    score_mod: ScoreModifier | None,
-    backend: str | None,
-) -> Call:
+    checked: checks.Checked, query: Array, key: Array, value: Array, mask: Mask | Array | None, bias: Array | None,
+    score_mod: ScoreModifier | None, backend: str | None,
+) -> Call:  # fmt: skip
     """The call of arguments that have passed their checks; functions are not traced yet, and sinks are left out."""
     has_sinks = score_mod is not None and bool(score_mod.sinks())
     score_mod = None if score_mod is None else score_mod.without_sinks()

@@ -96,13 +96,9 @@ def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef
 
 
 def _linear_jvp(
-    primitive: Primitive,
-    count: Callable,
-    jvp_by_the_rest: Callable,
-    primals: Sequence[Array],
-    tangents: Sequence[OrZero],
-    **params: Any,
-) -> tuple[Any, Any]:
+    primitive: Primitive, count: Callable, jvp_by_the_rest: Callable, primals: Sequence[Array],
+    tangents: Sequence[OrZero], **params: Any,
+) -> tuple[Any, Any]:  # fmt: skip
     """The jvp of a primitive that is linear in its first ``count`` arrays: there it is the primitive itself.
 
     ``jvp_by_the_rest`` returns the jvp by the other arrays, or None if none of them has a tangent.
@@ -231,14 +227,9 @@ def _shapes_of(arrays: Sequence[OrUnknown], marks: Marks) -> tuple[Any, ...]:
 
 
 def _batch(
-    primitive: Primitive,
-    arrays: Sequence[Array],
-    axes: Sequence[int | None],
-    *,
-    tree: PyTreeDef,
-    plan: Plan,
+    primitive: Primitive, arrays: Sequence[Array], axes: Sequence[int | None], *, tree: PyTreeDef, plan: Plan,
     **params: Any,
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any]:  # fmt: skip
     """Put the axis from vmap in front. An array without it gets an axis of size 1.
 
     Arrays of a user's functions are repeated, because the function may read them in any way.

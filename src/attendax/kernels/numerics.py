@@ -89,14 +89,9 @@ def broadcast_alike(one: Tree, other: Tree) -> tuple[Tree, Tree]:
 
 
 def times(
-    left: Array,
-    right: Array,
-    transpose_right: bool = False,
-    flat: bool = True,
-    precision: lax.Precision = lax.Precision.HIGHEST,
-    *,
-    transpose_left: bool = False,
-) -> Array:
+    left: Array, right: Array, transpose_right: bool = False, flat: bool = True,
+    precision: lax.Precision = lax.Precision.HIGHEST, *, transpose_left: bool = False,
+) -> Array:  # fmt: skip
     """The matrix product, of full precision unless another is given.
 
     Where ``flat``, the leading axes become one before anything is transposed: with an axis of 1 among them, the

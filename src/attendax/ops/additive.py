@@ -48,15 +48,9 @@ def additive_attention(
 
 
 def _attend(
-    function: str,
-    Q: ArrayLike,
-    K: ArrayLike,
-    V: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    v: ArrayLike,
+    function: str, Q: ArrayLike, K: ArrayLike, V: ArrayLike, W_q: ArrayLike, W_k: ArrayLike, v: ArrayLike,
     mask: ArrayLike | None,
-) -> Any:
+) -> Any:  # fmt: skip
     check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v})
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
@@ -75,15 +69,9 @@ def _attend(
 @knows_keywords
 @takes_arrays
 def additive_attention_backward(
-    grad_output: ArrayLike,
-    Q: ArrayLike,
-    K: ArrayLike,
-    V: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    v: ArrayLike,
+    grad_output: ArrayLike, Q: ArrayLike, K: ArrayLike, V: ArrayLike, W_q: ArrayLike, W_k: ArrayLike, v: ArrayLike,
     mask: ArrayLike | None = None,
-) -> tuple[Array, ...]:
+) -> tuple[Array, ...]:  # fmt: skip
     """Gradients of all six arrays; derived by hand in ``spec``."""
     function = "additive_attention_backward"
     check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})

@@ -166,14 +166,9 @@ def _attend(
 @knows_keywords
 @takes_arrays
 def scaled_dot_product_attention_backward(
-    grad_output: ArrayLike,
-    Q: ArrayLike,
-    K: ArrayLike,
-    V: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
+    grad_output: ArrayLike, Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None = None, *,
     bias: ArrayLike | None = None,
-) -> tuple[Array, ...]:
+) -> tuple[Array, ...]:  # fmt: skip
     """Gradients grad_Q, grad_K, grad_V and, if there is a bias, grad_bias; derived by hand in ``spec``."""
     function = "scaled_dot_product_attention_backward"
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})

@@ -106,16 +106,9 @@ def _at_once(
 @knows_keywords
 @takes_arrays
 def encoder_block_backward(
-    grad_output: ArrayLike,
-    x: ArrayLike,
-    params: EncoderBlockParams,
-    *,
-    num_heads: int,
-    mask: Mask | ArrayLike | None = None,
-    norm: str = "pre",
-    activation: str = "relu",
-    eps: float = 1e-6,
-) -> tuple[Array, EncoderBlockParams]:
+    grad_output: ArrayLike, x: ArrayLike, params: EncoderBlockParams, *, num_heads: int,
+    mask: Mask | ArrayLike | None = None, norm: str = "pre", activation: str = "relu", eps: float = 1e-6,
+) -> tuple[Array, EncoderBlockParams]:  # fmt: skip
     """Gradient of x, and those of the weights as ``EncoderBlockParams``; derived by hand in ``spec``."""
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     arrays = {"x": x, "grad_output": grad_output}

@@ -122,20 +122,11 @@ def attention_with_weights(
 @knows_keywords
 @takes_arrays
 def attention_backward(
-    grad_output: ArrayLike,
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    mask: Mask | ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    score_mod: ScoreModifier | None = None,
-    scale: float | ArrayLike | None = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: Any = None,
-    grad_lse: ArrayLike | None = None,
+    grad_output: ArrayLike, query: ArrayLike, key: ArrayLike, value: ArrayLike, *, mask: Mask | ArrayLike | None = None,
+    bias: ArrayLike | None = None, score_mod: ScoreModifier | None = None, scale: float | ArrayLike | None = None,
+    dropout_rate: float = 0.0, dropout_rng: Any = None, grad_lse: ArrayLike | None = None,
     implementation: str | None = None,
-) -> AttentionGradients:
+) -> AttentionGradients:  # fmt: skip
     """Gradients of every floating input as ``AttentionGradients``; derived by hand in ``spec``."""
     rest = {"mask": mask, "scale": scale, "dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
     options = rest | {"bias": bias, "score_mod": score_mod, "grad_output": grad_output, "grad_lse": grad_lse}

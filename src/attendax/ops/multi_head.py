@@ -119,14 +119,9 @@ def multi_head_attention(
 
 
 def in_tiles(
-    params: MultiHeadParams,
-    Q: ArrayLike,
-    K: ArrayLike,
-    V: ArrayLike,
-    mask: Mask | ArrayLike | None,
-    shape: tuple[int, ...],
-    norm: NormOfHeads | None = None,
-) -> Array:
+    params: MultiHeadParams, Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: Mask | ArrayLike | None,
+    shape: tuple[int, ...], norm: NormOfHeads | None = None,
+) -> Array:  # fmt: skip
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
     if mask is not None and not isinstance(mask, Mask):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
@@ -283,14 +278,9 @@ class MultiHeadAttention:
 
     @takes_arrays
     def backward(
-        self,
-        grad_output: ArrayLike,
-        Q: ArrayLike,
-        K: ArrayLike,
-        V: ArrayLike,
-        params: MultiHeadParams,
+        self, grad_output: ArrayLike, Q: ArrayLike, K: ArrayLike, V: ArrayLike, params: MultiHeadParams,
         mask: ArrayLike | None = None,
-    ) -> tuple[Array, Array, Array, MultiHeadParams]:
+    ) -> tuple[Array, Array, Array, MultiHeadParams]:  # fmt: skip
         """Gradients grad_Q, grad_K, grad_V, and those of the weights as ``MultiHeadParams``."""
         arrays = {"Q": Q, "K": K, "V": V, "grad_output": grad_output}
         name = "multi_head_attention_backward"

@@ -208,15 +208,10 @@ def _of_traced(positions: ArrayLike, frequency: np.ndarray, dtype: DTypeLike) ->
 
 @knows_keywords
 def rotary_encoding_backward(
-    grad_output: ArrayLike,
-    x: ArrayLike,
-    *,
-    theta: float = 10000.0,
-    positions: ArrayLike | None = None,
-    frequencies: rotary.Frequencies | Sequence[float] | None = None,
-    axes: Sequence[int] | None = None,
+    grad_output: ArrayLike, x: ArrayLike, *, theta: float = 10000.0, positions: ArrayLike | None = None,
+    frequencies: rotary.Frequencies | Sequence[float] | None = None, axes: Sequence[int] | None = None,
     interleaved: bool = False,
-) -> Array:
+) -> Array:  # fmt: skip
     """Gradient with respect to ``x``; derived by hand in ``spec``."""
     grad_output, x, positions = _arrays(grad_output, x, positions)
     arrays = {"x": x, "grad_output": grad_output}

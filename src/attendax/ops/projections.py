@@ -89,14 +89,9 @@ def _sum(
 
 
 def _computed(
-    one: Array,
-    other: Array,
-    *,
-    over: Sum = Sum.OVER_ROWS,
-    filters: tuple[bool, bool] = (False, False),
-    only_finite: bool = False,
-    flat: bool = False,
-) -> Array:
+    one: Array, other: Array, *, over: Sum = Sum.OVER_ROWS, filters: tuple[bool, bool] = (False, False),
+    only_finite: bool = False, flat: bool = False,
+) -> Array:  # fmt: skip
     """The sum without a barrier. ``flat``: the axes of the tokens may become one, which saves a copy of ``one``."""
     one, other = (finite_straight_through(x) if chosen else x for x, chosen in zip((one, other), filters, strict=True))
     if only_finite:

@@ -129,15 +129,9 @@ class ScaledDotProductAttention:
 
     @takes_arrays
     def backward(
-        self,
-        grad_output: ArrayLike,
-        query: ArrayLike,
-        key: ArrayLike | None = None,
-        value: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
-        *,
-        rng: Any = None,
-    ) -> Array | tuple[Array, Array, Array]:
+        self, grad_output: ArrayLike, query: ArrayLike, key: ArrayLike | None = None, value: ArrayLike | None = None,
+        mask: ArrayLike | None = None, *, rng: Any = None,
+    ) -> Array | tuple[Array, Array, Array]:  # fmt: skip
         """Gradients (grad_query, grad_key, grad_value), or grad_input where key and value are None."""
         alone = key is None and value is None
         arrays = {"query": query, "key": query if alone else key, "value": query if alone else value}

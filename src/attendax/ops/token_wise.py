@@ -136,15 +136,9 @@ def _feed_forward(
 @knows_keywords
 @takes_arrays
 def feed_forward_backward(
-    grad_output: ArrayLike,
-    x: ArrayLike,
-    W1: ArrayLike,
-    b1: ArrayLike,
-    W2: ArrayLike,
-    b2: ArrayLike,
-    *,
+    grad_output: ArrayLike, x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *,
     activation: str = "relu",
-) -> tuple[Array, ...]:
+) -> tuple[Array, ...]:  # fmt: skip
     """Gradients of x, W1, b1, W2, b2; derived by hand in ``spec``."""
     function = "feed_forward_backward"
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2, "grad_output": grad_output})
@@ -186,15 +180,9 @@ def _gated(x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayL
 @knows_keywords
 @takes_arrays
 def gated_feed_forward_backward(
-    grad_output: ArrayLike,
-    x: ArrayLike,
-    W1: ArrayLike,
-    b1: ArrayLike,
-    W2: ArrayLike,
-    b2: ArrayLike,
-    *,
+    grad_output: ArrayLike, x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *,
     activation: str = "gelu",
-) -> tuple[Array, ...]:
+) -> tuple[Array, ...]:  # fmt: skip
     """Gradients of x, W1, b1, W2, b2; derived by hand in ``spec``."""
     arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}
     checks.gated("gated_feed_forward_backward", arrays | {"grad_output": grad_output}, activation)

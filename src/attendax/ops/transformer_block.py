@@ -107,16 +107,9 @@ def _stack(
 @knows_keywords
 @takes_arrays
 def stack_encoder_blocks_backward(
-    grad_output: ArrayLike,
-    x: ArrayLike,
-    blocks: Sequence[EncoderBlockParams],
-    mask: ArrayLike | None = None,
-    *,
-    num_heads: int,
-    norm: str = "pre",
-    activation: str = "relu",
-    eps: float = 1e-6,
-) -> tuple[Array, list[EncoderBlockParams]]:
+    grad_output: ArrayLike, x: ArrayLike, blocks: Sequence[EncoderBlockParams], mask: ArrayLike | None = None, *,
+    num_heads: int, norm: str = "pre", activation: str = "relu", eps: float = 1e-6,
+) -> tuple[Array, list[EncoderBlockParams]]:  # fmt: skip
     """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
     checks.arrays_first("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output}, "blocks", blocks)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})

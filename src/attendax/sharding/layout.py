@@ -78,14 +78,9 @@ def names_in(entry: str | Sequence[str] | None) -> Axes:
 
 
 def attend_by_layout(
-    call: Call,
-    layout: Layout,
-    mesh: Mesh | None,
-    strategy: str | None = None,
-    positions: tuple[Array, ...] | None = None,
-    *,
-    reshard: bool = False,
-) -> Results:
+    call: Call, layout: Layout, mesh: Mesh | None, strategy: str | None = None,
+    positions: tuple[Array, ...] | None = None, *, reshard: bool = False,
+) -> Results:  # fmt: skip
     """The results of a call of whole arrays, whose functions are not traced yet.
 
     Args:

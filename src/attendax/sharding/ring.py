@@ -82,13 +82,9 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
 
 
 def once_round(
-    plan: Plan,
-    held: Held,
-    carry: Carry,
-    step: Callable[[Carry, Held, Index], Carry],
-    *,
+    plan: Plan, held: Held, carry: Carry, step: Callable[[Carry, Held, Index], Carry], *,
     pass_carry: Callable[[Carry], Carry] = lambda carry: carry,
-) -> Carry:
+) -> Carry:  # fmt: skip
     """``carry = step(carry, received, source)`` for what each device holds, its own first.
 
     The next keys are sent while a step computes; after the last step nothing is sent. ``pass_carry`` is applied to the

@@ -55,16 +55,9 @@ def encoder_block(
 
 @knows_keywords
 def encoder_block_backward(
-    grad_output: Array,
-    x: Array,
-    params: EncoderBlockParams,
-    *,
-    num_heads: int,
-    mask: Array | None = None,
-    norm: str = "pre",
-    activation: str = "relu",
-    eps: float = 1e-6,
-) -> tuple[Array, EncoderBlockParams]:
+    grad_output: Array, x: Array, params: EncoderBlockParams, *, num_heads: int, mask: Array | None = None,
+    norm: str = "pre", activation: str = "relu", eps: float = 1e-6,
+) -> tuple[Array, EncoderBlockParams]:  # fmt: skip
     """Pull a gradient back through one encoder block.
 
     With A, F, N₁, N₂ as in the forward; a residual passes its gradient on twice, once around and once through::

@@ -177,20 +177,10 @@ def log_sum_exp(scores: Array) -> Array:
 @knows_keywords
 @quiet
 def attention_backward(
-    grad_output: Array,
-    query: Array,
-    key: Array,
-    value: Array,
-    *,
-    mask: Any = None,
-    bias: Array | None = None,
-    score_mod: Any = None,
-    scale: Any = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: Any = None,
-    grad_lse: Array | None = None,
-    implementation: str | None = None,
-) -> AttentionGradients:
+    grad_output: Array, query: Array, key: Array, value: Array, *, mask: Any = None, bias: Array | None = None,
+    score_mod: Any = None, scale: Any = None, dropout_rate: float = 0.0, dropout_rng: Any = None,
+    grad_lse: Array | None = None, implementation: str | None = None,
+) -> AttentionGradients:  # fmt: skip
     """Pull gradients back through attention, to every floating input.
 
     With ``z = scale · Q Kᵀ``, ``s = mod(z) + bias`` on the allowed pairs, ``p = softmax(s)``,

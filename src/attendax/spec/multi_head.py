@@ -70,17 +70,9 @@ def multi_head_attention_forward(
 
 
 def forward(
-    function: str,
-    params: MultiHeadParams,
-    Q: Array,
-    K: Array,
-    V: Array,
-    num_heads: int,
-    mask: Array | None,
-    *,
-    broadcast: bool,
-    norm: tuple[QKNorm | None, float, bool] = (None, 1e-6, False),
-) -> tuple[Array, dict[str, Any]]:
+    function: str, params: MultiHeadParams, Q: Array, K: Array, V: Array, num_heads: int, mask: Array | None, *,
+    broadcast: bool, norm: tuple[QKNorm | None, float, bool] = (None, 1e-6, False),
+) -> tuple[Array, dict[str, Any]]:  # fmt: skip
     """``multi_head_attention_forward`` of the weights as a NamedTuple; ``broadcast``: whether the mask may (L3)."""
     inputs = {"Q": Q, "K": K, "V": V}
     names = inputs if broadcast else {"query": Q, "key": K, "value": V}

@@ -191,15 +191,9 @@ def _turned(x: Array, positions: Any, turns: checks.Turns, direction: int) -> Ar
 @knows_keywords
 @quiet
 def rotary_encoding_backward(
-    grad_output: Array,
-    x: Array,
-    *,
-    theta: float = 10000.0,
-    positions: Any = None,
-    frequencies: Any = None,
-    axes: Any = None,
-    interleaved: bool = False,
-) -> Array:
+    grad_output: Array, x: Array, *, theta: float = 10000.0, positions: Any = None, frequencies: Any = None,
+    axes: Any = None, interleaved: bool = False,
+) -> Array:  # fmt: skip
     """Pull a gradient back through ``rotary_encoding``: turn it back.
 
     From ``a' = c (a cos φ - b sin φ)``, ``b' = c (b cos φ + a sin φ)``, pair by pair::

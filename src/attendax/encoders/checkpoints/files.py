@@ -153,13 +153,9 @@ def opened(path: Path, function: str, read: Callable[[Any], Any]) -> Any:
 
 
 def stored_names(
-    path: Path,
-    file: Any,
-    function: str,
-    prefix: str,
-    unused: Callable[[str], bool],
+    path: Path, file: Any, function: str, prefix: str, unused: Callable[[str], bool],
     renamed: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """Name -> name in the file of every tensor that could belong to an encoder.
 
     A name in the file may begin with ``prefix``, and end in an older ending: ``renamed`` is old ending -> new one.

@@ -60,13 +60,9 @@ def read_model(function: str, kind: Kind, directory: str | os.PathLike[str]) -> 
 
 
 def write_model(
-    function: str,
-    kind: Kind,
-    directory: str | os.PathLike[str],
-    params: EncoderParams,
-    config: EncoderConfig,
+    function: str, kind: Kind, directory: str | os.PathLike[str], params: EncoderParams, config: EncoderConfig,
     like: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Write a directory of this kind: every weight, and what ``like`` holds beside the encoder."""
     check_params(params, config, function)
     params = in_numpy(function, params._replace(blocks=tuple(unstacked(params.blocks))))

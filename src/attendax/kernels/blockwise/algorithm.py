@@ -59,13 +59,9 @@ def tangent(tangents: Tangents, operands: Operands, results: Results | None, pla
 
 
 def by_rows(
-    operands: Operands,
-    plan: Plan,
-    neutral: Sequence[tuple[int, float]],
-    work: Callable,
-    add: Callable,
+    operands: Operands, plan: Plan, neutral: Sequence[tuple[int, float]], work: Callable, add: Callable,
     finish: Callable = lambda *parts: parts,
-) -> tuple[Array, ...]:
+) -> tuple[Array, ...]:  # fmt: skip
     """The results of ``work`` for each tile, combined for each row of scores.
 
     Args:

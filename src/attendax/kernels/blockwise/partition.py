@@ -69,16 +69,9 @@ def grid_of(operands: Operands, plan: Plan) -> Grid:
 
 
 def choose(
-    axes: tuple[int, ...],
-    T: int,
-    S: int,
-    itemsize: int,
-    limits: Limits = LIMITS,
-    *,
-    masked: bool = False,
-    uncut: int = 0,
-    batch: int = 0,
-) -> Grid:
+    axes: tuple[int, ...], T: int, S: int, itemsize: int, limits: Limits = LIMITS, *, masked: bool = False,
+    uncut: int = 0, batch: int = 0,
+) -> Grid:  # fmt: skip
     """The grid for scores of these sizes.
 
     Args:
