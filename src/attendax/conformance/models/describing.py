@@ -13,8 +13,7 @@ from attendax.legible import did_you_mean
 
 from ..adapters.implementation import lacking
 from ..cases.kinds import checked
-from ..frameworks import kind_of, kinds, others
-from ..frameworks.shared import result_of
+from ..frameworks import kinds, others
 from ..frameworks.text import resolve
 from ..report.outcomes import MODEL_LAWS
 from ..worker.calling import Subject, Worker
@@ -249,13 +248,14 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
     request = Computation(_tokens(6, said)[None, :length].repeat(2, axis=0))
     tried = [kind for kind in kinds() if arrays in (None, kind[0])]
     for offered, (kind, eager) in itertools.product([x for x in (made, made.otherwise) if x], tried):
-        given = target, kind, eager, width, said
-        runner = Runner(offered, *given)
+        runner = Runner(offered, target, kind, eager, width, said)
         try:
             found = runner.ask(request)["out"]
             runner.text["results"] = str(found.shape[-1])
             dtype = runner.dtype or str(found.dtype)
-            if arrays or _gives_its_own(offered, kind, eager, given, request):
+            compiled = kind == "jax" and not eager
+            # A torch table also takes NumPy's arrays, and gives torch's.
+            if arrays or kind == "torch" or compiled or runner.gives in (kind, ""):
                 return runner, dtype
             second = second or (runner, dtype)
         except (Failed, NotImplementedError) as error:
@@ -264,17 +264,3 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
         return second
     rows = ";\n".join(dict.fromkeys(failed)) or "  expected arrays of jax, torch or numpy"
     raise ValueError(f"check_model: fails on the plainest call, inputs {request.tokens.shape}:\n{rows}")
-
-
-def _gives_its_own(offered: Offer, kind: str, eager: bool, given: tuple[Any, ...], request: Computation) -> bool:
-    """Tell whether a call gives the arrays of its framework: a torch table also takes NumPy's, and gives torch's."""
-    if kind == "torch" or (kind == "jax" and not eager):
-        return True
-    gave = []
-
-    def noted(*args: Any, **options: Any) -> Any:
-        gave.append(found := offered.apply(*args, **options))
-        return found
-
-    Runner(offered._replace(apply=noted), *given).ask(request)
-    return kind_of(result_of(gave[0])) in (kind, "")

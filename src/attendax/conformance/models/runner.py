@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cases.case import Leaves
-from ..frameworks import framework
+from ..frameworks import framework, kind_of
 from ..frameworks.shared import per_position, result_of
 from ..frameworks.text import defined, import_line, printed, text_of
 from ..worker.calling import WROTE, Subject
@@ -72,7 +72,7 @@ class Runner(Subject):
     """
 
     asked = Computation
-    dtype = ""  # of the results, as the model gives them
+    dtype, gives = "", ""  # of the results and of which framework they are, as the model gives them
 
     def __init__(
         self, offer: Offer, target: Any, arrays: str, eager: bool, width: int | None, said: Mapping[str, Any]
@@ -141,11 +141,12 @@ class Runner(Subject):
         return np.array([name in found for name in NARROW_DTYPES])
 
     def _noted(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """Run the same model; it notes the dtype of its results, which a driver may widen."""
+        """Run the same model; it notes the dtype and the kind of its results, which a driver may change."""
 
         def noted(*inputs: Any, **options: Any) -> Any:
             found = apply(*inputs, **options)
             self.dtype = str(getattr(result_of(found), "dtype", "")).removeprefix("torch.")
+            self.gives = kind_of(result_of(found))
             return found
 
         return noted

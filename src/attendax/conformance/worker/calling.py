@@ -234,9 +234,9 @@ class Worker(Subject):
             shutil.rmtree(folder, ignore_errors=True)
         return answered(found)
 
-    def become(self, kind: str, candidate: dict[str, Any], first: float | None = None) -> "Worker":
-        """The worker with another subject, which its process makes when it starts again."""
-        self.candidate, self.first = candidate | {"subject": kind}, first
+    def become(self, candidate: dict[str, Any], first: float | None) -> "Worker":
+        """The worker with another function, which its process makes when it starts again."""
+        self.candidate, self.first = candidate | {"subject": "function"}, first
         return self
 
     def _folder(self, size: int) -> str:

@@ -50,7 +50,7 @@ def implement(
     declared = {k: asked.pop(k) for k in DECLARED_SETTINGS if k in asked}
     first = how.patience if foreign.is_path(asked["fn"]) or how.timeout is not None else None
     candidate = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
-    worker = worker.become("function", candidate, first) if worker else Worker("function", candidate, first)
+    worker = worker.become(candidate, first) if worker else Worker("function", candidate, first)
     worker.of_run = lambda: how.left() + worker.waited()  # until its run counts what it takes
     try:
         made = _described(_started(worker, asked), worker, asked)
