@@ -262,9 +262,8 @@ def _padded(part: Mask, rank: int) -> Mask:
 
 def _is_by_head(part: Mask) -> bool:
     """Tell whether a part in the axes of scores has an array for each head, of which there may be one: (1, 1, 1)."""
-    return part.kind in BY_HEAD and any(
-        x is not None and (x.ndim == 3 or (x.ndim > 3 and x.shape[-3] != 1)) for x in part.arrays
-    )
+    arrays = [x for x in part.arrays if x is not None] if part.kind in BY_HEAD else []
+    return any(x.ndim == 3 or (x.ndim > 3 and x.shape[-3] != 1) for x in arrays)
 
 
 def _without_function(part: Mask) -> Mask:

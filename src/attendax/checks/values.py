@@ -100,9 +100,8 @@ def heads(function: str, d_model: int, num_heads: Any) -> int:
 
 def projections(function: str, d_model: int, kdim: Any, vdim: Any) -> tuple[int, int, int, int]:
     """The widths that W_Q, W_K, W_V and W_O take."""
-    of_keys, of_values = (
-        d_model if width is None else integer(function, name, width) for name, width in (("kdim", kdim), ("vdim", vdim))
-    )
+    given = {"kdim": kdim, "vdim": vdim}
+    of_keys, of_values = (d_model if x is None else integer(function, name, x) for name, x in given.items())
     return d_model, of_keys, of_values, d_model
 
 

@@ -35,19 +35,16 @@ def add_arguments(embed: argparse.ArgumentParser) -> None:
     """The arguments of ``attendax embed``."""
     embed.description = f"{embed.description}: all-MiniLM-L6-v2 or another BERT checkpoint; {STREAM}"
     embed.add_argument("texts", nargs="*", metavar="TEXT", help="text; without one, or as -, lines of standard input")
-    embed.add_argument(
-        "--json", action="store_true", help='a JSON line for each text: {"text": ..., "embedding": [...]}'
-    )
+    about = 'a JSON line for each text: {"text": ..., "embedding": [...]}'
+    embed.add_argument("--json", action="store_true", help=about)
     embed.add_argument("--check", action="store_true", help="comparison with the NumPy specification")
-    embed.add_argument(
-        "--map", metavar="FILE.png", help="picture of the attention heads of one layer, for the first text"
-    )
+    about = "picture of the attention heads of one layer, for the first text"
+    embed.add_argument("--map", metavar="FILE.png", help=about)
     embed.add_argument("--page", metavar="FILE.html", help="page of all heads of all layers, for the first text")
     embed.add_argument("--layer", type=int, metavar="K", help="layer that --map draws, from 1 [the last]")
     embed.add_argument("--file", metavar="FILE", help="file of texts, one a line, UTF-8; - is standard input")
-    embed.add_argument(
-        "--output", metavar="FILE.npy", help="file for the embeddings, written as they come, in bounded memory"
-    )
+    about = "file for the embeddings, written as they come, in bounded memory"
+    embed.add_argument("--output", metavar="FILE.npy", help=about)
     embed.add_argument("--packed", action="store_true", help="several texts in a row instead of padding")
     texts.add_shared_arguments(embed)
 
@@ -110,11 +107,8 @@ def _embed_all(
         else:
             results.append(result)
     if number == 0 and (drawers or args.check or not args.json):  # a check of nothing would pass
-        raise Refusal(
-            f"{args.file} is empty, expected one text a line"
-            if args.file not in (None, "-")
-            else "no text; pass texts as arguments, or one a line on standard input"
-        )
+        none = "no text; pass texts as arguments, or one a line on standard input"
+        raise Refusal(none if args.file in (None, "-") else f"{args.file} is empty, expected one text a line")
     if not streams:
         _print_similarities(results)
     return _report_check(difference, args) if args.check else 0

@@ -31,12 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         return
     parser.add_argument("folder", metavar="DIR", help="folder with your functions")
     parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="functions to grade [all]")
-    parser.add_argument(
-        "--hint", type=int, default=0, metavar="N", help="number of hints, 0 to 3; the third is the derivation [0]"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, metavar="S", help=f"time limit of a function [{SECONDS:g}]"
-    )
+    about = "number of hints, 0 to 3; the third is the derivation [0]"
+    parser.add_argument("--hint", type=int, default=0, metavar="N", help=about)
+    about = f"time limit of a function [{SECONDS:g}]"
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=about)
     parser.set_defaults(run=_grade)
 
 

@@ -33,9 +33,8 @@ def load(args: argparse.Namespace) -> "SentenceEncoder":
     from attendax.encoders import sentences
 
     try:
-        encoder = sentences.load_sentence_encoder(
-            sentences.packaged_weights() if args.weights is None else args.weights
-        )
+        weights = sentences.packaged_weights() if args.weights is None else args.weights
+        encoder = sentences.load_sentence_encoder(weights)
     except (ImportError, OSError, ValueError, NotImplementedError) as error:
         raise Refusal(str(error)) from error
     return encoder if args.pool is None else encoder._replace(pooling=args.pool)

@@ -59,10 +59,8 @@ def multihead_attention(
     inputs = {"query": query, "key_": key_, "value": value}
     for name, x in inputs.items():
         checks.floating(NAME, name, x, rank=2)
-    heads = [
-        _affine(projection, x).reshape(x.shape[0], module.num_heads, -1)
-        for projection, x in zip((module.query_proj, module.key_proj, module.value_proj), inputs.values(), strict=True)
-    ]
+    pairs = zip((module.query_proj, module.key_proj, module.value_proj), inputs.values(), strict=True)
+    heads = [_affine(projection, x).reshape(x.shape[0], module.num_heads, -1) for projection, x in pairs]
     if process_heads is not None:
         shapes = [x.shape for x in heads]
         heads = list(process_heads(*heads))

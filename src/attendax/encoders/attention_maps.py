@@ -62,9 +62,8 @@ def _below(
 ) -> tuple[Any, EncoderCall]:
     """The input of a layer's attention, in NumPy: its tokens (B, T, M), normalised if the norm comes first."""
     blocks = unstacked(params.blocks)
-    cut = {
-        name: getattr(config, name)[:layer] for name in ("window", "rope_theta") if type(getattr(config, name)) is tuple
-    }
+    by_layer = {name: getattr(config, name) for name in ("window", "rope_theta")}
+    cut: dict[str, Any] = {name: given[:layer] for name, given in by_layer.items() if type(given) is tuple}
     shorter = dataclasses.replace(config, num_layers=layer, final_norm=False, **cut)
     weights = params._replace(blocks=tuple(blocks[:layer]), gamma=None, beta=None)
     hidden = encode(x, weights, config=shorter, mask=mask, twin=spec)

@@ -199,9 +199,8 @@ def partition_specs(config: EncoderConfig, *, tensor: str | None = None, devices
     """
     for name, size in (("heads", config.num_heads), ("hidden units", config.d_ff)):
         if tensor is not None and size % devices:
-            checks.fail(
-                ValueError, "partition_specs", f"{size} {name} are not a multiple of {devices} devices of {tensor!r}."
-            )
+            fact = f"{size} {name} are not a multiple of {devices} devices of {tensor!r}."
+            checks.fail(ValueError, "partition_specs", fact)
     keys_are_whole = config.key_heads % devices != 0
 
     def spec(path: tuple, leaf: jax.ShapeDtypeStruct) -> P:

@@ -156,10 +156,8 @@ def _embedded(call: EncoderCall, params: EncoderParams, x: Any, token_types: Any
     tables, config = params.embeddings, call.config
     hidden = _rows(tables.token, x, call.pieces)
     if tables.token_type is not None:
-        types = (
-            tables.token_type[None, :1] if token_types is None else _rows(tables.token_type, token_types, call.pieces)
-        )
-        hidden = hidden + types
+        table = tables.token_type
+        hidden = hidden + (table[None, :1] if token_types is None else _rows(table, token_types, call.pieces))
     places = tables.position
     if config.positions == "sinusoidal":
         places = call.pieces.sinusoidal(x.shape[1] if positions is None else config.max_positions, config.d_model)

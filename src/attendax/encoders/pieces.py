@@ -58,11 +58,8 @@ class InJax:
 
     def key(self, key_data: Any, number: Any) -> Any:
         """A random key of its own for every number, as two 32-bit words."""
-        return jnp.concatenate(
-            dropout.threefry(
-                (key_data[:1], key_data[1:]), (jnp.zeros(1, jnp.uint32), jnp.reshape(number, 1).astype("uint32"))
-            )
-        )
+        counter = jnp.zeros(1, jnp.uint32), jnp.reshape(number, 1).astype("uint32")
+        return jnp.concatenate(dropout.threefry((key_data[:1], key_data[1:]), counter))
 
     def drop(self, x: Any, key_data: Any, rate: float) -> Any:
         """Dropout of single numbers of x (B, T, M), by position (L10)."""

@@ -62,10 +62,8 @@ def stack_layers(params: EncoderParams, config: EncoderConfig) -> EncoderParams:
         return params
     blocks: Any = params.blocks
     end = start + period * repeats
-    layers = tuple(
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks[start + k : end : period]) for k in range(period)
-    )
-    stack: Any = LayerStack(layers)
+    turns = (blocks[start + k : end : period] for k in range(period))
+    stack: Any = LayerStack(tuple(jax.tree.map(lambda *leaves: jnp.stack(leaves), *turn) for turn in turns))
     return params._replace(blocks=(*blocks[:start], stack, *blocks[end:]))
 
 

@@ -160,10 +160,8 @@ def _key(jaxpr: Jaxpr) -> Any:
         return numbers.setdefault(atom, len(numbers)), atom.aval
 
     inputs = tuple(map(name, (*jaxpr.constvars, *jaxpr.invars)))
-    steps = tuple(
-        (e.primitive, tuple(map(name, e.invars)), tuple(map(name, e.outvars)), _of(e.params)) for e in jaxpr.eqns
-    )
-    return inputs, steps, tuple(map(name, jaxpr.outvars))
+    each = ((e.primitive, tuple(map(name, e.invars)), tuple(map(name, e.outvars)), _of(e.params)) for e in jaxpr.eqns)
+    return inputs, tuple(each), tuple(map(name, jaxpr.outvars))
 
 
 def _of(value: object) -> Any:
@@ -198,6 +196,6 @@ class _Itself:
 
 def has_function(value: Mask | ScoreModifier | None) -> bool:
     """Tell whether a mask or modifier, or a part of it, is a function of its user."""
-    return value is not None and (
-        value.kind == "function" or any(has_function(x) for x in value.arrays if hasattr(x, "kind"))
-    )
+    if value is None or value.kind == "function":
+        return value is not None
+    return any(has_function(x) for x in value.arrays if hasattr(x, "kind"))

@@ -105,9 +105,8 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
             own = fallback or plan
             none = every and at_once(operands, own)
             recompute = none or fallback is not None
-            read: Any = (
-                (*arrays[:-3], None, None, None) if recompute else arrays
-            )  # no forward runs for results that nothing reads
+            # No forward runs for results that nothing reads.
+            read: Any = (*arrays[:-3], None, None, None) if recompute else arrays
 
             def run(*arrays):
                 operands, results, vectors = _unpack(arrays, tree)
@@ -188,9 +187,8 @@ def _jvp_along(
     """
 
     def of_moving(vectors, rows):
-        return function(
-            _replace_leaves(operands, moving, vectors), results and Results(rows[0], rows[1], results.row_sum)
-        )
+        moved = _replace_leaves(operands, moving, vectors)
+        return function(moved, results and Results(rows[0], rows[1], results.row_sum))
 
     leaves = [x for x, mark in zip(operands.differentiable(), moving, strict=True) if mark]
     primals = leaves, list(results[:2] if results else ())

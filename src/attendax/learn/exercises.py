@@ -38,11 +38,8 @@ class Question(NamedTuple):
 
     def of_text(self, text: int) -> "Question":
         """The question with one text of its batch; only arrays of three axes or more have the axis of texts."""
-        inputs = {
-            name: value[text : text + 1] if name != MANY and np.ndim(value) > 2 and name != "blocks" else value
-            for name, value in self.inputs.items()
-        }
-        return Question(self.about, inputs)
+        mine = {k: x[text : text + 1] for k, x in self.inputs.items() if k not in (MANY, "blocks") and np.ndim(x) > 2}
+        return Question(self.about, self.inputs | mine)
 
 
 class Exercise(NamedTuple):

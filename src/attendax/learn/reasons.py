@@ -253,19 +253,16 @@ class Submission:
     def results(self) -> str:
         """Name the right and the wrong results of a function with several, if there are both."""
         names = [name for name in self.names if name.isidentifier()]
-        right_names, wrong_names = (
-            ", ".join(name for name in names if (name in self.bad) == wrong) for wrong in (False, True)
-        )
-        return f"Right: {right_names}. Wrong: {wrong_names}." if right_names and wrong_names else ""
+        right = ", ".join(name for name in names if name not in self.bad)
+        wrong = ", ".join(name for name in names if name in self.bad)
+        return f"Right: {right}. Wrong: {wrong}." if right and wrong else ""
 
     def shown(self) -> str:
         """The input, the expected result and the learner's."""
         (question, answer), correct = self.pairs[self.first], self.rights[self.first]
         inputs = {name: each for name, each in question.inputs.items() if each is not None and name not in UNSHOWN}
-        lines = [
-            f"The smallest input with a wrong result ({question.about}):",
-            *map(_assignment, inputs, inputs.values()),
-        ]
+        head = f"The smallest input with a wrong result ({question.about}):"
+        lines = [head, *map(_assignment, inputs, inputs.values())]
         if isinstance(answer, ErrorMessage):
             return "\n".join([*lines, f"  {answer}"])
         name = next(itertools.compress(self.names, self.wrong[self.first, 1:]), self.names[0])

@@ -56,9 +56,8 @@ def _attend(
     checks.mask(function, mask, shape, broadcast=True)
     q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
     allowed = as_allowed(mask, shape)
-    pairs = (
-        matmul(finite_straight_through(q), w_q)[:, :, None, :] + matmul(finite_straight_through(k), w_k)[:, None, :, :]
-    )
+    of_q, of_k = (matmul(finite_straight_through(x), w) for x, w in ((q, w_q), (k, w_k)))
+    pairs = of_q[:, :, None, :] + of_k[:, None, :, :]
     scores = matmul(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
     scores = scores + mark_of_rows(q) + mark_of_rows(k).swapaxes(-1, -2)
     no_query, no_key = (jnp.zeros_like(x[..., :1]) for x in (q, k))  # the scores are the bias to scores of 0

@@ -44,9 +44,8 @@ def _with_all_keys(operands: Operands, plan: Plan) -> Operands:
     if positions is not None:
         # A scalar is a start offset. All keys are here now, so positions start at 0.
         positions = _gather(positions, 0, plan) if jnp.ndim(positions) else None
-    keys = KeyShard(
-        _gather(key, -2, plan), _gather(value, -2, plan), positions, tuple(_gather(x, -1, plan) for x in ids)
-    )
+    key, value = (_gather(x, -2, plan) for x in (key, value))
+    keys = KeyShard(key, value, positions, tuple(_gather(x, -1, plan) for x in ids))
     return with_shard(operands._replace(key=keys.key), keys, 0)
 
 

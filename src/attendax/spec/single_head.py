@@ -89,10 +89,8 @@ class Attention(Layer):
         gradient, x, w_q, w_k, w_v, w_o = widen(grad_output, cache["x"], *cache["params"])
         grad_mixed, grad_w_o, _ = affine_backward(gradient, cache["mixed"], w_o)
         grad_heads = scaled_dot_product_attention_backward(grad_mixed, *cache["inputs"])
-        projections = zip(grad_heads, (w_q, w_k, w_v), strict=True)
-        (from_q, grad_w_q), (from_k, grad_w_k), (from_v, grad_w_v) = (
-            affine_backward(g, x, w)[:2] for g, w in projections
-        )
+        each = (affine_backward(g, x, w)[:2] for g, w in zip(grad_heads, (w_q, w_k, w_v), strict=True))
+        (from_q, grad_w_q), (from_k, grad_w_k), (from_v, grad_w_v) = each
         by_name = SingleHeadParams(grad_w_q, grad_w_k, grad_w_v, grad_w_o)._asdict()
         grads = {name: g.astype(getattr(self, name).dtype) for name, g in by_name.items()}
         return (from_q + from_k + from_v).astype(cache["x"].dtype), grads

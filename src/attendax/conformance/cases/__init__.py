@@ -117,9 +117,8 @@ def can_be_made(case: Case) -> bool:
     shapes = {"query_segment_ids": (B, T), "key_segment_ids": (B, S), "key_lengths": (B,)}  # lines may give numbers
     given = {name: x.shape for name, x in inputs.options.items() if hasattr(x, "shape")}
     broadcast = (zip(given[name][::-1], (S, T, N, B), strict=False) for name in ("mask", "bias") if name in given)
-    return all(shape == shapes.get(name, shape) for name, shape in given.items()) and all(
-        size in (1, full) for sizes in broadcast for size, full in sizes
-    )
+    fits = all(shape == shapes.get(name, shape) for name, shape in given.items())
+    return fits and all(size in (1, full) for sizes in broadcast for size, full in sizes)
 
 
 def _picking(words: str) -> Callable[[Case], bool]:

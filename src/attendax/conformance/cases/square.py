@@ -83,11 +83,8 @@ def twins(
         return list(cases)
     found = []
     for case in cases:
-        rounds = (
-            range(1 if form._replace(alike=()) == Restrictions() else 2)
-            if offers(case) and "ladder: " not in case.name
-            else ()
-        )
+        rounds = range(1 if form._replace(alike=()) == Restrictions() else 2)
+        rounds = rounds if offers(case) and "ladder: " not in case.name else range(0)
         found += [twin for again in rounds if (twin := _twin(case, form, lacks, again))] or [case]
     return distinct(found)
 

@@ -97,9 +97,8 @@ def seeded(model, seed):
     if seed is None:
         yield
         return
-    begun = [
-        (x, ops.cast(ops.stack([ops.cast(seed, "int32"), 17 + k]), "uint32")) for k, x in enumerate(generators(model))
-    ]
+    states = enumerate(generators(model))
+    begun = [(x, ops.cast(ops.stack([ops.cast(seed, "int32"), 17 + k]), "uint32")) for k, x in states]
     with keras.StatelessScope(state_mapping=begun):
         yield
 

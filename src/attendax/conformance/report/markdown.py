@@ -35,10 +35,8 @@ def fenced(script: str) -> str:
 
 def markdown(report: Outcomes) -> str:
     """The whole report: counts, laws with their measured errors, faults with reproductions, what is not offered."""
-    parts = [
-        f"# attendax check: {escaped(f'{report.name} {report.version}'.strip())}\n",
-        table(("", ""), about(report)),
-    ]
+    title = escaped(f"{report.name} {report.version}".strip())
+    parts = [f"# attendax check: {title}\n", table(("", ""), about(report))]
     parts += [f"**{escaped(summary(report))}**\n", f"{escaped(str(report.coverage))}\n"]
     parts += ["## Laws\n", _laws(report), f"{OF_ERRORS}\n"]
     if report.causes:
@@ -46,11 +44,8 @@ def markdown(report: Outcomes) -> str:
     if report.failures:
         parts += ["## Faults\n", *map(_fault, report.failures)]
     if rows := [(o.case.law, o.case.name, o.finding.message) for o in report.of(Verdict.CONVENTION)]:
-        parts += [
-            "## Differs by convention\n",
-            "Declared, so not a fault.\n",
-            table(("law", "case", "convention"), rows),
-        ]
+        head = "## Differs by convention\n", "Declared, so not a fault.\n"
+        parts += [*head, table(("law", "case", "convention"), rows)]
     if known := [(o.case.law, o.case.name, o.verdict.value, o.known) for o in report.cases if o.known]:
         parts += ["## Known failures\n", table(("law", "case", "now", "why"), known)]
     by_reason = collections.defaultdict(list)

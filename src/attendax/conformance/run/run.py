@@ -264,10 +264,8 @@ def limited(outcomes: list[Outcome], how: How) -> list[Outcome]:
     if how.strict or not returned or any(_tokens(o.case) <= longest for o in raised):
         return outcomes
     lack = f"{LONGER}{longest}"
-    findings = {
-        o.case.name: Finding(Verdict.NOT_OFFERED, f"raises {o.finding.message}", lack=lack, refused=True)
-        for o in raised
-    }
+    offers_none = Finding(Verdict.NOT_OFFERED, lack=lack, refused=True)
+    findings = {o.case.name: offers_none._replace(message=f"raises {o.finding.message}") for o in raised}
     return [o._replace(finding=findings.get(o.case.name, o.finding)) for o in outcomes]
 
 

@@ -148,10 +148,8 @@ def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
         return Source(f"embeddings.{EMBEDDING_TENSORS[field]}", getattr(shapes.embeddings, field).shape)
     block = shapes.blocks[path[1].idx]
     shape = getattr(block.attention if field in block.attention._fields else block, field).shape
-    turned = field.startswith("W")
-    return Source(
-        f"encoder.layer.{path[1].idx}.{BLOCK_TENSORS[field]}", shape[::-1] if turned else shape, turned=turned
-    )
+    name, turned = f"encoder.layer.{path[1].idx}.{BLOCK_TENSORS[field]}", field.startswith("W")
+    return Source(name, shape[::-1] if turned else shape, turned=turned)
 
 
 KIND = Kind(

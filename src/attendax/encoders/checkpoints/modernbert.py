@@ -13,13 +13,11 @@ from .published import Kind, read_model, write_model
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 LENGTHS = {"factor": "factor", "original_max_position_embeddings": "trained"}
+OF_YARN, OF_LLAMA = ("beta_fast", "beta_slow", "attention_factor", "truncate"), ("low_freq_factor", "high_freq_factor")
 SCALED: dict[str, tuple[Callable[..., rotary.Frequencies], dict[str, str]]] = {  # rope_type: names of theirs and ours
     "linear": (rotary.interpolated, {"factor": "factor"}),
-    "yarn": (
-        rotary.yarn,
-        LENGTHS | {name: name for name in ("beta_fast", "beta_slow", "attention_factor", "truncate")},
-    ),
-    "llama3": (rotary.llama3, LENGTHS | {name: name for name in ("low_freq_factor", "high_freq_factor")}),
+    "yarn": (rotary.yarn, LENGTHS | {name: name for name in OF_YARN}),
+    "llama3": (rotary.llama3, LENGTHS | {name: name for name in OF_LLAMA}),
 }
 THETAS = {GLOBAL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
 CONFIG_KEYS = {

@@ -216,10 +216,8 @@ def _least_and_largest(part: Mask, *, grid: Grid, i0: np.ndarray, j0: np.ndarray
     def reduced(x, reduce):
         for axis, starts, size in ((x.ndim - 2, i0, grid.rows), (x.ndim - 1, j0, grid.columns)):
             if x.shape[axis] > 1:
-                blocks = lax.map(
-                    lambda start, x=x, a=axis, s=size: reduce(lax.dynamic_slice_in_dim(x, start, s, a), axis=a),
-                    jnp.asarray(starts),
-                )
+                block = functools.partial(lax.dynamic_slice_in_dim, x, slice_size=size, axis=axis)
+                blocks = lax.map(lambda start, b=block, a=axis: reduce(b(start), axis=a), jnp.asarray(starts))
                 x = jnp.moveaxis(blocks, 0, axis)
         return x
 
@@ -239,9 +237,8 @@ def _of_chunks(x: Array | np.ndarray, reduce: Callable, grid: Grid, xp: ModuleTy
             x = xp.broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
         else:
             x = reduce(x.reshape(*x.shape[:axis], count, piece, *x.shape[axis + 1 :]), axis=axis + 1)
-    return xp.broadcast_to(x, (*x.shape[:-2], grid.row_blocks, grid.column_blocks)).reshape(
-        grid.chunks, grid.row_blocks, grid.column_blocks
-    )
+    tiles = grid.row_blocks, grid.column_blocks
+    return xp.broadcast_to(x, (*x.shape[:-2], *tiles)).reshape(grid.chunks, *tiles)
 
 
 def rematerialized(plan: Plan, function: Callable[..., Tree], *arrays: Index) -> Tree:

@@ -154,12 +154,10 @@ class Tile:
             "blocks": [*leading, many, *own[-2:]],
             "own": [*leading[: grid.batch], *own[grid.batch :]],
         }
-        sizes = tuple(1 if full == 1 else size for full, (_, size) in zip(shape, ends[role], strict=True))
-        starts = [
-            np.int32(0) if size == full else _as_int32(start)
-            for full, size, (start, _) in zip(shape, sizes, ends[role], strict=True)
-        ]
-        return starts, sizes
+        firsts, lengths = zip(*ends[role], strict=True) if ends[role] else ((), ())
+        sizes = tuple(1 if full == 1 else size for full, size in zip(shape, lengths, strict=True))
+        each = zip(shape, sizes, firsts, strict=True)
+        return [np.int32(0) if size == full else _as_int32(start) for full, size, start in each], sizes
 
 
 def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:

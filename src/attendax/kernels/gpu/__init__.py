@@ -69,10 +69,9 @@ def refuse(function: str, operands: Operands, plan: Plan) -> None:
         fail(NotImplementedError, function, f"{NAME} does not take this call: {reason}.", advice=ADVICE)
     if reason := compiled.why_not():
         advice = 'pip install "attendax[gpu]"' if reason == compiled.NOT_INSTALLED else ADVICE
-        package = (
-            compiled.package().why_not or f"the package attendax-gpu has {len(compiled.package().kernels)} kernels"
-        )
-        reasons = "; ".join(dict.fromkeys((reason, package)))
+        package = compiled.package()
+        found = package.why_not or f"the package attendax-gpu has {len(package.kernels)} kernels"
+        reasons = "; ".join(dict.fromkeys((reason, found)))
         fail(NotImplementedError, function, f"{NAME} cannot run here: {reasons}.", advice=advice)
 
 

@@ -44,12 +44,8 @@ def arrays_of(operands: Operands, plan: Plan, scale: Array, bits: Array | None) 
     factor = 1.0 if plan.rate in (0, 1) else 1 / (1 - plan.rate)
     factor = 0.0 if plan.rate == 1 else factor
     arrays = {"alibi": jnp.zeros((1, 1, 2), jnp.float32), "table": jnp.zeros((1, 1, 1), jnp.float32)}
-    arrays |= {
-        "places": jnp.zeros((1, 1), jnp.int32),
-        "words": jnp.zeros((1, 1, 2), jnp.int32),
-        "bias": jnp.zeros((1,) * 4, jnp.float32),
-    }
-    arrays |= {"bits": jnp.zeros((1,) * 4, jnp.int32)}
+    arrays |= {"places": jnp.zeros((1, 1), jnp.int32), "words": jnp.zeros((1, 1, 2), jnp.int32)}
+    arrays |= {"bias": jnp.zeros((1,) * 4, jnp.float32), "bits": jnp.zeros((1,) * 4, jnp.int32)}
     options = dict.fromkeys(OPTIONS, 0) | {"radius": -1}
     if (part := parts.get("alibi")) is not None:
         slopes, place = _with_place(part, batch, lead)

@@ -9,6 +9,7 @@ lose digits (L8).
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -86,9 +87,8 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     of_bias = of_modifiers.pop(0) if operands.bias is not None else None
     types += [] if of_bias is None else [Shape(PAIRS, of_bias, dtype)]
     by_modifier = [_shape_of_modifier(part, of_modifiers) for part in arguments.modifiers]
-    shapes = [
-        modifier_shape(part, lead, N) for part, shape in zip(arguments.modifiers, by_modifier, strict=True) if shape
-    ]
+    moving = itertools.compress(arguments.modifiers, by_modifier)
+    shapes = [modifier_shape(part, lead, N) for part in moving]
     types += [Shape(HEADS, shape, dtype) for shape in shapes]
     ints = [int(shape is not None) for shape in (of_bias, *by_modifier)]
     inputs = [x.astype(dtype) for x in (*results[:3], *grads)]
@@ -96,14 +96,8 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     if shapes:
         first, last = gradients[: -len(shapes)], gradients[-len(shapes) :]
         gradients = [*first, *_of_every_head(last, operands, plan)]
-    shapes_wanted = [
-        *wanted[:REST],
-        *([] if of_bias is None else [of_bias]),
-        *(shape for shape in by_modifier if shape),
-    ]
-    return tuple(
-        _sum_to_shape(x, shape, len(plan.batch)) for x, shape in zip(gradients, shapes_wanted, strict=True) if shape
-    )
+    each = zip(gradients, [*wanted[:REST], *filter(None, [of_bias, *by_modifier])], strict=True)
+    return tuple(_sum_to_shape(x, shape, len(plan.batch)) for x, shape in each if shape)
 
 
 def keeps(operands: Operands, plan: Plan) -> bool:
@@ -130,9 +124,8 @@ def hvp(
     lead, dtype = plan.leading(operands), operands.compute_dtype()
     kinds = PAIRS, KEYS, KEYS
     types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
-    gradients = _call_with_tangents(
-        "attendax_hvp", tangents, [x.astype(dtype) for x in (*grads, *moved)], operands, types, plan
-    )
+    given = [x.astype(dtype) for x in (*grads, *moved)]
+    gradients = _call_with_tangents("attendax_hvp", tangents, given, operands, types, plan)
     return tuple(_sum_to_shape(x, shape, len(plan.batch)) for x, shape in zip(gradients, wanted, strict=True) if shape)
 
 
