@@ -16,9 +16,9 @@ from attendax.checks import fail
 from attendax.checks.advice import PER_BATCH
 
 
-def _like(position: Any, array: Any) -> Any:
-    """A position, (T, 1) or (1, S), in the rank of the array."""
-    return position.reshape((1,) * (array.ndim - 2) + position.shape)
+def lifted(x: Any, rank: int) -> Any:
+    """An array with axes of 1 in front, up to a rank."""
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
 def same_rank(one: Any, other: Any) -> tuple[Any, Any]:
@@ -29,7 +29,7 @@ def same_rank(one: Any, other: Any) -> tuple[Any, Any]:
         shapes = f"{tuple(one.shape)} and {tuple(other.shape)}"
         sentence = f"parts of shape {shapes} do not go together: each is (T, S), or they have equal axes."
         fail(ValueError, "masks", sentence)
-    return one.reshape((1,) * (rank - one.ndim) + one.shape), other.reshape((1,) * (rank - other.ndim) + other.shape)
+    return lifted(one, rank), lifted(other, rank)
 
 
 COMBINATIONS: dict[str, Callable] = {"and": lambda one, other: one & other, "or": lambda one, other: one | other}
@@ -48,7 +48,7 @@ def _window(i: Any, j: Any, xp: Any, *arrays_and_numbers: Any) -> Any:
 
 def _between(i: Any, j: Any, xp: Any, offset: Any, left: Any, right: Any) -> Any:
     rank = max([2, *(x.ndim for x in (offset, left, right) if hasattr(x, "ndim"))])
-    i, j, offset, left, right = (_lifted(x, rank) if hasattr(x, "ndim") else x for x in (i, j, offset, left, right))
+    i, j, offset, left, right = (lifted(x, rank) if hasattr(x, "ndim") else x for x in (i, j, offset, left, right))
     place = i + offset  # no sum here leaves 32 bits: see ``integers``
     inside = xp.ones((*place.shape[:-1], j.shape[-1]), bool) if left is None and right is None else True
     inside = inside if left is None else inside & (j + left >= place)
@@ -57,15 +57,11 @@ def _between(i: Any, j: Any, xp: Any, offset: Any, left: Any, right: Any) -> Any
     return inside & ((j if isinstance(right, int) and right == 0 else j - right) <= place)
 
 
-def _lifted(x: Any, rank: int) -> Any:
-    return x.reshape((1,) * (rank - x.ndim) + x.shape)
-
-
 def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> Any:
-    real = _like(j, key_lengths) < key_lengths
+    real = lifted(j, key_lengths.ndim) < key_lengths
     if query_lengths is None:
         return real
-    real, of_query = same_rank(real, _like(i, query_lengths) < query_lengths)
+    real, of_query = same_rank(real, lifted(i, query_lengths.ndim) < query_lengths)
     return real & of_query
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from attendax import checks, integers
 from attendax.checks import fail, python_code
 from attendax.checks.advice import on_axes, on_part
-from attendax.mask_kinds import BOUNDS, COMBINATIONS, KINDS, PerText, given, same_rank, shape_of_answer
+from attendax.mask_kinds import BOUNDS, COMBINATIONS, KINDS, PerText, given, lifted, same_rank, shape_of_answer
 from attendax.pictures import Pictures
 
 BY_HEAD = ("window", "padding", "prefix")  # kinds whose arrays may be given for each head
@@ -256,7 +256,7 @@ def _padded(part: Mask, rank: int) -> Mask:
     """The part with axes of 1 in front of its arrays."""
     if part.kind == "function":
         return part
-    arrays = (x if x is None else x.reshape((1,) * (rank - x.ndim) + x.shape) for x in part.arrays)
+    arrays = (x if x is None else lifted(x, rank) for x in part.arrays)
     return dataclasses.replace(part, arrays=tuple(arrays))
 
 

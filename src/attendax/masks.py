@@ -117,10 +117,7 @@ def prefix(lengths: int | ArrayLike, offset: int | ArrayLike = 0) -> Mask:
 
 def dense(array: ArrayLike) -> Mask:
     """A boolean array (T, S), or of the full rank of the scores, each axis full or 1 (L3)."""
-    if str(getattr(array, "dtype", None)) != "bool":
-        sentence = f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}."
-        advice = on_kind("array", array, "bool") or ("Write array.astype(bool)." if hasattr(array, "dtype") else "")
-        fail(TypeError, "dense", sentence, advice=advice)
+    _check_boolean("dense", array)
     return Mask("dense", (array,))
 
 
@@ -146,9 +143,7 @@ def blocks(array: ArrayLike, block_q: int, block_kv: int) -> Mask:
                [1, 1, 0, 0],
                [0, 0, 1, 1]])
     """
-    if str(getattr(array, "dtype", None)) != "bool":
-        sentence = f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}."
-        fail(TypeError, "blocks", sentence, advice=on_kind("array", array, "bool"))
+    _check_boolean("blocks", array)
     if len(array.shape) < 2:
         fail(ValueError, "blocks", f"array has rank {len(array.shape)} but needs at least 2.")
     sizes = (checks.integer("blocks", *size) for size in (("block_q", block_q), ("block_kv", block_kv)))
@@ -201,3 +196,10 @@ def _within(function: str, left: Any, right: Any, offset: Any) -> Mask:
     found = integers.offset(function, offset), left, right
     numbers = tuple(x if isinstance(x, int) else None for x in found)
     return Mask("window", tuple(None if isinstance(x, int) else x for x in found), numbers)
+
+
+def _check_boolean(function: str, array: Any) -> None:
+    if str(getattr(array, "dtype", None)) != "bool":
+        sentence = f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}."
+        advice = on_kind("array", array, "bool") or ("Write array.astype(bool)." if hasattr(array, "dtype") else "")
+        fail(TypeError, function, sentence, advice=advice)

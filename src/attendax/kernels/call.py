@@ -8,6 +8,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import fail
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 
@@ -116,7 +117,7 @@ def in_rank_of_scores(
     if mask is not None:
         mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(query.ndim)
     if bias is not None:
-        bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
+        bias = lifted(bias, query.ndim)
     if score_mod is not None:
         score_mod = score_mod.of_rank(query.ndim)
     dropout_keys = None

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
+from attendax.mask_kinds import lifted
 from attendax.mask_type import Mask
 from attendax.scores import ScoreModifier
 
@@ -70,7 +71,7 @@ def evaluated(mask: Mask, rank: int, T: int, S: int) -> Any:
             return part
         found = part.allowed(jnp.arange(T)[:, None], jnp.arange(S)[None], jnp)
         found = jnp.broadcast_to(found, (*found.shape[:-2], T, S))
-        return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
+        return Mask("dense", (lifted(found, rank),))
 
     return mask.map(evaluate)
 

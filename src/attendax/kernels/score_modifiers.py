@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax import checks
+from attendax.mask_kinds import lifted
 from attendax.scores import ScoreModifier
 
 
@@ -51,7 +52,7 @@ def relative_bias(scores: Array, positions: tuple[Array, ...], table: Array, off
     *lead, heads, width = diagonals.shape
     skewed = jnp.broadcast_to(diagonals[..., None, :], (*lead, heads, rows, width)).reshape(*lead, heads, -1)
     skewed = skewed[..., rows : rows + rows * (width - 1)].reshape(*lead, heads, rows, width - 1)[..., :columns]
-    return scores + skewed.reshape((1,) * (scores.ndim - skewed.ndim) + skewed.shape)
+    return scores + lifted(skewed, scores.ndim)
 
 
 FORWARD: dict[str, Callable] = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}

@@ -83,7 +83,7 @@ class Arrays:
         """A result as a NumPy array; errors contain its role, such as " as output".
 
         Raises:
-            Unusable: the value is not an array of numbers.
+            UnexpectedResult: the value is not an array of numbers.
         """
         if value is None or isinstance(value, tuple | list | dict):
             raise UnexpectedResult(value, "one array", role)

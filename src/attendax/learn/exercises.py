@@ -107,7 +107,7 @@ def by_name(names: Sequence[str], returned: Any) -> dict[str, Any]:
     """Results by name, those in a dict by its keys, without the cache.
 
     Raises:
-        Unusable: there are more or fewer.
+        UnexpectedResult: there are more or fewer.
     """
     values = returned if len(names) > 1 else (returned,)
     if not isinstance(values, tuple) or len(values) != len(names):

@@ -12,6 +12,7 @@ from attendax.kernels.call import Call, as_asked, checked_call, results_of
 from attendax.kernels.derivatives import attend
 from attendax.kernels.operands import takes_arrays
 from attendax.kernels.sinks import share_of_keys, with_sinks
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike, Mask
 from attendax.options import Options, in_full
 from attendax.params import AttentionGradients
@@ -86,7 +87,7 @@ def out_and_weights(
 ) -> tuple[Array, Array]:
     """out (..., T, V) and weights (..., T, S) of heads that share nothing, for boolean ``allowed`` of that shape."""
     if bias is not None:
-        bias = bias.reshape((1,) * (allowed.ndim - bias.ndim) + bias.shape)[..., None, :, :]
+        bias = lifted(bias, allowed.ndim)[..., None, :, :]
     q, k, v, mask = (x[..., None, :, :] for x in (query, key, value, allowed))  # one head of each
     call = _dense("attention", q, k, v, mask=mask, bias=bias)
     out, weights = results_of(call, q, v, False), all_weights(call).astype(query.dtype)

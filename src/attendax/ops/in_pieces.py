@@ -12,6 +12,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from attendax.kernels.functions import has_function
 from attendax.kernels.numerics import is_compiled
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike, Mask
 from attendax.sharding.division import DIVISION
 
@@ -82,7 +83,7 @@ def layer_in_pieces(
         mask: as ``encoder_block`` takes it, or boolean and broadcastable to the scores.
     """
     if mask is not None and not isinstance(mask, Mask):
-        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+        mask = lifted(mask, 4)
     tells_rows = not isinstance(mask, Mask) or _tells_rows(mask, shape[0])
     if tells_rows and is_compiled() and _is_on_one_cpu() and all(map(_is_array, jax.tree.leaves((params, arrays)))):
         return _unless_differentiated(layer, params, *arrays, mask)

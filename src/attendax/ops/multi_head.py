@@ -12,6 +12,7 @@ from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.dispatch import attention
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams, QKNorm
 from attendax.sharding.explicit import over_auto_axes
@@ -124,7 +125,7 @@ def in_tiles(
 ) -> Array:  # fmt: skip
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
     if mask is not None and not isinstance(mask, Mask):
-        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+        mask = lifted(mask, 4)
     q, k, v, output_weights = _projected(params, Q, K, V, shape[1], norm)
     return affine(merge_heads(attention(q, k, v, mask=mask)), *output_weights).astype(Q.dtype)
 

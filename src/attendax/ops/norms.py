@@ -11,6 +11,7 @@ from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import finite_straight_through, in_memory, mark_of_rows, repeated, row_sums
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike
 
 from .weighted_sum import pull_back
@@ -45,8 +46,7 @@ def layer_norm(x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-
 def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) -> Any:
     eps = checks.number(function, "eps", eps, low=0)
     checks.in_range(function, "eps", eps, x.dtype, "summand")
-    row = (1,) * (x.ndim - 1) + gamma.shape
-    return gamma.reshape(row) * _normalised(eps, x)[0] + beta.reshape(row)
+    return lifted(gamma, x.ndim) * _normalised(eps, x)[0] + lifted(beta, x.ndim)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -113,7 +113,7 @@ def _rms_norm(function: str, x: ArrayLike, gamma: ArrayLike, eps: float) -> Arra
     wide, scale = widen(x, gamma)
     checks.in_range(function, "eps", eps, wide.dtype, "summand")
     root = repeated(jnp.sqrt(_mean(in_memory(wide**2)) + eps), x.shape[-1])
-    return (scale.reshape((1,) * (x.ndim - 1) + scale.shape) * wide / root).astype(x.dtype)
+    return (lifted(scale, x.ndim) * wide / root).astype(x.dtype)
 
 
 @takes_arrays

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from attendax import checks, rotary
 from attendax.checks import knows_keywords
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike
 
 from .weighted_sum import pull_back
@@ -161,7 +162,7 @@ def _turned(x: ArrayLike, positions: ArrayLike | None, turns: checks.Turns) -> A
     numbers = turns.frequencies
     frequency = turns.theta ** (-np.arange(count) / count) if numbers is None else np.array(numbers)
     cos, sin = _cos_and_sin(x, positions, frequency, turns, wide.dtype)
-    cos, sin = (f.reshape((1,) * (x.ndim - f.ndim) + f.shape) for f in (cos, sin))
+    cos, sin = (lifted(f, x.ndim) for f in (cos, sin))
     pair = first * cos - second * sin, second * cos + first * sin
     found = jnp.stack(pair, -1).reshape(turned.shape) if turns.interleaved else jnp.concatenate(pair, axis=-1)
     return (jnp.concatenate([found, rest], axis=-1) if rest.shape[-1] else found).astype(x.dtype)

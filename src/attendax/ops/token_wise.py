@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from attendax import checks
 from attendax.checks import check, knows_keywords
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike
 
 from .projections import project
@@ -69,7 +70,7 @@ def affine(x: Array, W: Array, b: Array | None = None) -> Array:
 
 def plus(y: Array, b: Array | None) -> Array:
     """``y + b`` for b (M,), or ``y``."""
-    return y if b is None else y + b.reshape((1,) * (y.ndim - 1) + b.shape)
+    return y if b is None else y + lifted(b, y.ndim)
 
 
 def projection(x: Array, W: Array, b: Array | None = None) -> Array:

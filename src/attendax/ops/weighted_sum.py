@@ -11,6 +11,7 @@ from attendax import checks
 from attendax.kernels.numerics import fusion_barrier, row_sums, times
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.kernels.rules import product
+from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike, Mask
 
 
@@ -85,4 +86,4 @@ def as_allowed(mask: Mask | ArrayLike | None, shape: tuple[int, ...]) -> Array:
     if mask is None:
         return jnp.ones(shape, bool)
     mask = jnp.asarray(mask.to_dense(*shape[-2:], rank=len(shape)) if isinstance(mask, Mask) else mask)
-    return jnp.broadcast_to(mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape), shape)
+    return jnp.broadcast_to(lifted(mask, len(shape)), shape)

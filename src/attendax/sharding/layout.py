@@ -98,7 +98,7 @@ def attend_by_layout(
     strategy = strategy or (choice_for(operands, layout, sizes).strategy if layout.keys else None)
     leaves, tree = jax.tree.flatten((operands, positions))
     of_tokens = None if positions is None else (P(layout.queries or None), P(layout.keys or None))
-    specs = jax.tree.leaves((_specs(operands, layout), of_tokens), is_leaf=lambda x: isinstance(x, P))
+    specs = jax.tree.leaves((_specs(operands, layout), of_tokens))
     if reshard:
         leaves = [jax.sharding.reshard(x, spec) for x, spec in zip(leaves, specs, strict=True)]
 
@@ -159,9 +159,8 @@ def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operand
         shape = (size // math.prod(sizes[name] for name in names_in(entry)) for size, entry in pairs)
         return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
-    specs = _specs(operands, layout)
     leaves, tree = jax.tree.flatten(operands)
-    each = zip(leaves, jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, P)), strict=True)
+    each = zip(leaves, jax.tree.leaves(_specs(operands, layout)), strict=True)
     return jax.tree.unflatten(tree, [part(x, spec) if len(spec) else x for x, spec in each])
 
 

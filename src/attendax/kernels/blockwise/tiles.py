@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from attendax.mask_kinds import lifted
 from attendax.masks import Mask
 
 from ..operands import Index, Positions
@@ -170,7 +171,7 @@ def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
     _, i, j = tile.positions(rank)
     if mask is not None:
         found = mask.map(lambda part: mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
-        parts.append(found.reshape((1,) * (rank - found.ndim) + found.shape))
+        parts.append(lifted(found, rank))
     _, i, j = tile.numbers(rank)
     parts += [place >= new for place, new in ((j, tile.new_column), (i, tile.new_row)) if new is not None]
     allowed = parts.pop() if parts else None
@@ -190,12 +191,11 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
 
     def ask(arrays):
         found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
-        return found.reshape((1,) * (rank - tile.grid.batch - found.ndim) + found.shape)
+        return lifted(found, rank - tile.grid.batch)
 
     arrays = jax.tree.map(lambda x: tile.cut("own", x), part.arrays)
     if not arrays:
-        found = ask(())
-        return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
+        return Mask("dense", (lifted(ask(()), rank),))
     for _ in range(tile.grid.batch):
         ask = jax.vmap(ask)
     return Mask("dense", (ask(arrays),))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attendax.mask_kinds import given
+from attendax.mask_kinds import given, lifted
 from attendax.mask_type import Mask
 
 from ..functions import has_function
@@ -75,7 +75,7 @@ def _allowed(parts: list[Mask], T: int, S: int, rank: int) -> Array:
     found: Any = True
     for part in parts:
         each = part.allowed(jnp.arange(T)[:, None], jnp.arange(S)[None], jnp)
-        found = found & each.reshape((1,) * (rank - each.ndim) + each.shape)
+        found = found & lifted(each, rank)
     return jnp.broadcast_to(found, (*found.shape[:-1], S))
 
 
@@ -91,7 +91,7 @@ def _packed(allowed: Array) -> Array:
 def _alike(*arrays: Array) -> list[Array]:
     """The arrays in the highest rank among them."""
     rank = max(x.ndim for x in arrays)
-    return [x.reshape((1,) * (rank - x.ndim) + x.shape) for x in arrays]
+    return [lifted(x, rank) for x in arrays]
 
 
 def _window(part: Mask, i: Array, S: int) -> tuple[Any, Any]:
