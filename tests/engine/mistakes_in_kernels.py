@@ -119,6 +119,7 @@ KERNELS = [
         "kernels/numerics.py",
         ("finite cuts the gradient", "_finite_p.bind(x, w", "_finite_p.bind(lax.stop_gradient(x), w", "law",
          "second order at once"),
+        ("gradient of what vmap shares a mean", "x.sum(repeated,", "x.mean(repeated,", "law", "shared by vmap"),
     ),
     *in_file(
         "kernels/rules.py",
@@ -130,10 +131,6 @@ KERNELS = [
     *in_file(
         "kernels/blockwise/algorithm.py",
         ("queries of whole rows left out", "rows_once=not at_once", "rows_once=True", "forward", "few keys"),
-    ),
-    *in_file(
-        "kernels/blockwise/tiles.py",
-        ("gradient of what vmap shares a mean", "x.sum(repeated,", "x.mean(repeated,", "law", "shared by vmap"),
     ),
     *in_file(
         "kernels/blockwise/partition.py",

@@ -52,6 +52,12 @@ def is_compiled() -> bool:
     return isinstance(lax.optimization_barrier(jnp.bool_(True)), jax.core.Tracer)
 
 
+def folded(x: Array, shape: tuple[int, ...]) -> Array:
+    """``x`` summed over the axes along which ``shape`` is 1."""
+    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
+    return x.sum(repeated, keepdims=True) if repeated else x
+
+
 def vary_alike(arrays: Tree) -> Tree:
     """Inside ``shard_map``: the arrays, each said to vary over every mesh axis over which one of them does."""
     axes = [jax.typeof(x).manual_axis_type.varying for x in jax.tree.leaves(arrays)]

@@ -162,6 +162,10 @@ class Plan:
         """The leading axes of the result, those from vmap included."""
         return *self.batch, *operands.query.shape[len(self.batch) : -3]
 
+    def rows(self, operands: Operands) -> tuple[int, ...]:
+        """The axes of the result but for the last, (..., N, T)."""
+        return *self.leading(operands), *operands.query.shape[-3:-1]
+
 
 def wide_dtype(*dtypes: DTypeLike) -> Any:
     """The widest of floating dtypes, float32 at least. NumPy finds it, even if JAX is set not to promote."""

@@ -54,8 +54,7 @@ def tangent_shapes(*arrays: Array, tree: PyTreeDef, plan: Plan, **_: Any) -> lis
 
 
 def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any]:
-    rows = *plan.leading(operands), *operands.query.shape[-3:-1]
-    like = _type_of(operands.query)
+    like, rows = _type_of(operands.query), plan.rows(operands)
     return [like.update(shape=(*rows, width), dtype=operands.compute_dtype(), weak_type=False) for width in widths]
 
 

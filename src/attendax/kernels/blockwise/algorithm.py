@@ -74,7 +74,7 @@ def by_rows(
     visits = visits_of(operands, plan)
     at_once = visits.grid.column_blocks == 1  # each row of scores is in one tile
     tile_of = functools.partial(visits.tile, rows_once=not at_once)
-    rows, compute_dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
+    rows, compute_dtype = plan.rows(operands), operands.compute_dtype()
     buffers = tuple(jnp.full((*rows, width), nothing, compute_dtype) for width, nothing in neutral)
 
     def step(index, buffers):

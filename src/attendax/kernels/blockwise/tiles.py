@@ -17,6 +17,7 @@ from jax import Array, lax
 from attendax.mask_kinds import lifted
 from attendax.masks import Mask
 
+from ..numerics import folded
 from ..operands import Index, Positions
 
 
@@ -207,12 +208,6 @@ def _positions_from(start: Index, size: int, place: Array | None) -> Array:
         return lax.dynamic_slice_in_dim(place, start, size)
     counted = start + jnp.arange(size)
     return counted if place is None else counted + place.astype(counted.dtype)
-
-
-def folded(x: Array, shape: tuple[int, ...]) -> Array:
-    """``x`` summed over the axes along which ``shape`` is 1."""
-    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
-    return x.sum(repeated, keepdims=True) if repeated else x
 
 
 def _as_int32(index: Index) -> Any:

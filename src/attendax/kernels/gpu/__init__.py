@@ -19,6 +19,7 @@ from attendax.checks import fail
 from ..blockwise import algorithm
 from ..native import divided
 from ..native.divided import HEADS, KEYS, PAIRS, TEXTS, WHOLE, CustomCall, Shape
+from ..numerics import folded
 from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
 from . import compiled, launches, modifiers, seen
 
@@ -87,7 +88,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
     """out, row maximum, row sum and lse."""
     arrays, sizes, _ = _arrays(operands, plan)
     found = _run(launches.Sizes.forward, sizes, arrays, plan)
-    rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
+    rows, dtype = plan.rows(operands), operands.compute_dtype()
     out = found["out"][..., : operands.value.shape[-1]].reshape(*rows, -1).astype(dtype)
     return Results(out, *(found[name].reshape(*rows, 1) for name in ("row_max", "row_sum", "lse")))
 
@@ -114,20 +115,15 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
         if shape is None:
             continue
         grad = grads_of[name][..., : x.shape[-1]].astype(operands.compute_dtype()).reshape(*lead, *x.shape[-3:])
-        found.append(_summed(grad if name != "dquery" or factor is None else grad * factor, shape))
+        found.append(folded(grad if name != "dquery" or factor is None else grad * factor, shape))
     if of is not None and of_bias is not None:
         grad = grads_of["dbias"]
-        found.append(_summed(grad.reshape(*(lead if of_bias[0] else (1,) * len(lead)), *grad.shape[1:]), of))
+        found.append(folded(grad.reshape(*(lead if of_bias[0] else (1,) * len(lead)), *grad.shape[1:]), of))
     if any(others):
         wanted = (*(None for _ in wanted[: -len(others)]), *others)
         tiles = None if algorithm.at_once(operands, plan) else algorithm.forward(operands, plan)
         found += algorithm.cotangent(grads, operands, tiles, plan, wanted)
     return tuple(found)
-
-
-def _summed(x: Array, shape: tuple[int, ...]) -> Array:
-    """An array summed along the axes that are 1 in a shape."""
-    return x.sum([k for k, n in enumerate(shape) if n == 1 and x.shape[k] > 1], keepdims=True)
 
 
 def _arrays(operands: Operands, plan: Plan) -> tuple[dict[str, Array], launches.Sizes, Array | None]:

@@ -20,6 +20,7 @@ from jax import Array, lax
 
 from attendax.checks import fail
 
+from ..numerics import folded
 from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from . import divided, program
 from .divided import HEADS, KEYS, PAIRS, CustomCall, Shape
@@ -71,8 +72,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
     """out, row maximum, row sum and lse."""
     operands = _with_position(operands, plan)
     arguments = program_of(operands, plan)
-    rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
-    types = [Shape(PAIRS, (*rows, width), dtype) for width in (operands.value.shape[-1], 1, 1, 1)]
+    types = _of_rows(operands, plan, operands.value.shape[-1], 1, 1, 1)
     return Results(*_call_library("attendax_forward", operands, arguments, types, [], [], plan))
 
 
@@ -80,15 +80,14 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     """Gradients of the leaves for which ``wanted`` has a shape."""
     operands = _with_position(operands, plan)
     arguments, dtype = program_of(operands, plan), operands.compute_dtype()
-    lead, (N, _) = plan.leading(operands), operands.query.shape[-3:-1]
-    kinds = PAIRS, KEYS, KEYS
-    types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
+    *lead, N, _ = plan.rows(operands)
+    types = _of_gradients(operands, plan)
     of_modifiers = list(wanted[REST:])
     of_bias = of_modifiers.pop(0) if operands.bias is not None else None
     types += [] if of_bias is None else [Shape(PAIRS, of_bias, dtype)]
     by_modifier = [_shape_of_modifier(part, of_modifiers) for part in arguments.modifiers]
     moving = itertools.compress(arguments.modifiers, by_modifier)
-    shapes = [modifier_shape(part, lead, N) for part in moving]
+    shapes = [modifier_shape(part, tuple(lead), N) for part in moving]
     types += [Shape(HEADS, shape, dtype) for shape in shapes]
     ints = [int(shape is not None) for shape in (of_bias, *by_modifier)]
     inputs = [x.astype(dtype) for x in (*results[:3], *grads)]
@@ -109,8 +108,7 @@ def keeps(operands: Operands, plan: Plan) -> bool:
 
 def tangent(tangents: Tangents, operands: Operands, _: None, plan: Plan) -> tuple[Array, ...]:
     """The tangents of out and lse, of a call for which ``keeps`` is true."""
-    rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
-    types = [Shape(PAIRS, (*rows, width), dtype) for width in (operands.value.shape[-1], 1)]
+    types = _of_rows(operands, plan, operands.value.shape[-1], 1)
     return tuple(_call_with_tangents("attendax_tangent", tangents, [], operands, types, plan))
 
 
@@ -121,12 +119,21 @@ def hvp(
 
     moved: the tangents of ``grads``, or nothing.
     """
-    lead, dtype = plan.leading(operands), operands.compute_dtype()
-    kinds = PAIRS, KEYS, KEYS
-    types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
-    given = [x.astype(dtype) for x in (*grads, *moved)]
+    given = [x.astype(operands.compute_dtype()) for x in (*grads, *moved)]
+    types = _of_gradients(operands, plan)
     gradients = _call_with_tangents("attendax_hvp", tangents, given, operands, types, plan)
     return tuple(_sum_to_shape(x, shape, len(plan.batch)) for x, shape in zip(gradients, wanted, strict=True) if shape)
+
+
+def _of_rows(operands: Operands, plan: Plan, *widths: int) -> list[Shape]:
+    """Results with a row of each width for every query."""
+    return [Shape(PAIRS, (*plan.rows(operands), width), operands.compute_dtype()) for width in widths]
+
+
+def _of_gradients(operands: Operands, plan: Plan) -> list[Shape]:
+    """The gradients of query, key and value."""
+    lead, kinds = plan.leading(operands), zip((PAIRS, KEYS, KEYS), operands[:3], strict=True)
+    return [Shape(kind, (*lead, *x.shape[-3:]), operands.compute_dtype()) for kind, x in kinds]
 
 
 def _call_with_tangents(
@@ -207,6 +214,4 @@ def _sum_to_shape(x: Array, shape: tuple[int, ...], batch: int) -> Array:
         own = 2 if len(shape) - batch == 2 else 1
         x = x if own == 2 else x[..., 0]
         x = x.sum(tuple(range(batch, x.ndim - own)))
-    axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
-    x = x.sum(axes, keepdims=True) if axes else x
-    return jnp.reshape(x, shape)
+    return jnp.reshape(folded(x, shape), shape)
