@@ -24,7 +24,7 @@ from .batches import pad as pad
 from .batches import padded_length as padded_length
 from .batches import plan_batches as plan_batches
 from .config import EncoderConfig
-from .encoder import encode
+from .encoder import encode, first_tokens
 from .sentences import SentenceEncoder, Tokens, tokenize
 
 WINDOW = 1024  # texts that are read, and sorted by length, at a time, once the stream has got going: 1, 4, 16, ...
@@ -170,8 +170,7 @@ def _embed_rows(
     hidden = encode(ids, params, config=config, mask=segments > 0, segments=segments)
     own = segments[:, None, :] == jnp.arange(1, texts + 1)[None, :, None]
     if pooling == "cls":
-        begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
-        own = own & begins[:, None]
+        own = own & first_tokens(segments, jnp)[:, None]
     weights = own.astype(hidden.dtype)
     count = jnp.maximum(weights.sum(axis=2, keepdims=True), 1)
     mean = jnp.matmul(weights, hidden, precision="highest") / count

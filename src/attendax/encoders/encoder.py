@@ -170,9 +170,13 @@ def _embedded(call: EncoderCall, params: EncoderParams, x: Any, token_types: Any
 def _restarted(segments: Any, xp: Any) -> Any:
     """The position of each token in its own segment: how far it is from where its number began."""
     place = xp.arange(segments.shape[1], dtype=np.int32)[None]
-    is_first = xp.concatenate([xp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
-    begin = xp.where(is_first, place, 0)
+    begin = xp.where(first_tokens(segments, xp), place, 0)
     return place - (np.maximum.accumulate(begin, axis=1) if xp is np else lax.cummax(begin, axis=1))
+
+
+def first_tokens(segments: Any, xp: Any) -> Any:
+    """Mark the first token of each segment."""
+    return xp.concatenate([xp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
 
 
 def mask_of_layers(mask: Any, segments: Any, xp: Any) -> Any:
