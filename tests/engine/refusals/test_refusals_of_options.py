@@ -488,7 +488,8 @@ VALUES = [
     (lambda: masks.prefix(np.array([8])).to_dense(5, 7), ValueError, "prefix: lengths must lie in [0, 7], got 8."),
     (lambda: masks.padding(np.array([7]), np.array([6])).to_dense(5, 7), ValueError,
      "padding: query_lengths must lie in [0, 5], got 6."),
-    (lambda: masks.blocks(IDS, 2, 2), TypeError, "blocks: array must be boolean, got int64."),
+    (lambda: masks.blocks(IDS, 2, 2), TypeError,
+     "blocks: array must be boolean, got int64.\nWrite array.astype(bool)."),
     (lambda: masks.dense(IDS), TypeError, "dense: array must be boolean, got int64.\nWrite array.astype(bool)."),
     (lambda: masks.dense(IDS > 0).to_dense(3, 5), ValueError,
      "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1.\n"
