@@ -31,6 +31,12 @@ def rng():
     return np.random.default_rng(20)
 
 
+@pytest.fixture(scope="session")
+def torch():
+    """No part of the test extra, for on some machines it is gigabytes."""
+    return pytest.importorskip("torch", reason="torch is not installed (pip install torch==2.13.0)")
+
+
 @pytest.fixture
 def as_users_have_it():
     """32 bits, and ranks promoted: what functions of users are written for."""

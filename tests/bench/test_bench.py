@@ -328,9 +328,8 @@ class TestContestants:
         assert {"attendax", "attendax-dense", "jax.nn"} <= set(timed)
         assert ("numpy" in timed) == (direction in ("forward", "backward"))
 
-    def test_torch_computes_where_jax_does(self, monkeypatch):
+    def test_torch_computes_where_jax_does(self, torch, monkeypatch):
         """With a GPU beside a JAX for CPUs alone torch was timed on the GPU."""
-        torch = pytest.importorskip("torch")
         module = importlib.import_module("torch_contestants")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         assert importlib.reload(module).DEVICE == "cpu"

@@ -1,4 +1,4 @@
-"""A small BERT checkpoint with random weights: its folder, and what is read from it."""
+"""A small BERT checkpoint with random weights: its folder, and what is read from it; transformers, if installed."""
 
 import pytest
 
@@ -10,6 +10,11 @@ from attendax.encoders.sentences import load_sentence_encoder
 def weights(tmp_path_factory):
     """The folder, as the command takes it."""
     return str(small_bert.write_checkpoint(tmp_path_factory.mktemp("bert")))
+
+
+@pytest.fixture(scope="session")
+def transformers():
+    return pytest.importorskip("transformers", reason="transformers is not installed")
 
 
 @pytest.fixture(scope="session")

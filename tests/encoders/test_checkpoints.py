@@ -158,10 +158,8 @@ class TestModernBert:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of transformers and torch
-def test_bert_of_transformers(tmp_path):
+def test_bert_of_transformers(torch, transformers, tmp_path):
     """The published implementation, on random weights, as it writes them; ModernBERT is in test_saved_models.py."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     settings = {name: SIZES[name] for name in SIZES if name not in ("model_type", "local_attention")}
     model = transformers.BertModel(
         transformers.BertConfig(**settings, initializer_range=0.4, _attn_implementation="eager")
@@ -186,9 +184,8 @@ class TestTorch:
         ("bias", "activation", "ours"),
         [(True, "relu", "relu"), (False, "gelu", "gelu"), (True, "tanh", "gelu_tanh"), (True, "silu", "silu")],
     )
-    def test_there_and_back(self, norm_first, bias, activation, ours):
+    def test_there_and_back(self, torch, norm_first, bias, activation, ours):
         """The result of ``load_torch`` runs as the module does; trained by a step, it runs alike in a new module."""
-        torch = pytest.importorskip("torch", reason="torch is not installed")
         torch.manual_seed(0)
         functions = {"tanh": torch.nn.GELU(approximate="tanh"), "silu": torch.nn.functional.silu}
         made = {"norm_first": norm_first, "bias": bias, "activation": functions.get(activation, activation)}
@@ -242,8 +239,7 @@ class TestTorch:
             assert max(map(float, jax.tree.leaves(jax.tree.map(lambda a: abs(a).max(), gradient)))) > 0.1
             equal(given(trained, bias=True), trained)  # the step gives biases to a network that had none
 
-    def test_an_encoder_without_a_last_norm_and_in_half_precision(self):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
+    def test_an_encoder_without_a_last_norm_and_in_half_precision(self, torch):
         layer = torch.nn.TransformerEncoderLayer(12, 3, 11, batch_first=True, dtype=torch.bfloat16)
         module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         params, options = load_torch(module)
@@ -256,8 +252,7 @@ class TestTorch:
 
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}, {"vdim": 7}])
-    def test_attention(self, widths, bias):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
+    def test_attention(self, torch, widths, bias):
         torch.manual_seed(0)
         made = {"batch_first": True, "bias": bias, "dtype": torch.float64, **widths}
         module = torch.nn.MultiheadAttention(12, 3, **made)
@@ -295,13 +290,11 @@ class TestTorch:
              "an encoder does not have: layers.0.multihead_attn"),
         ],
     )  # fmt: skip
-    def test_refuses_a_module(self, change, error, message):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
+    def test_refuses_a_module(self, torch, change, error, message):
         with pytest.raises(error, match=rf"^load_torch: (?s:.*){message}"):
             load_torch(change(torch.nn))
 
-    def test_refuses_options_beside_a_module(self):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
+    def test_refuses_options_beside_a_module(self, torch):
         with pytest.raises(TypeError, match=r"^load_torch: a module has its own options; leave out norm$"):
             load_torch(torch.nn.MultiheadAttention(6, 2), norm="pre")
 

@@ -170,13 +170,9 @@ def trained(params, config, ids, mask, rate):
     return moved
 
 
-def assert_read_alike(directory, architecture, params, config, ids, mask):
+def assert_read_alike(torch, model_class, directory, params, config, ids, mask):
     """transformers reads the directory, nothing missing and nothing left over, and computes what we do, in float64."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    model, said = getattr(transformers, architecture).from_pretrained(
-        directory, output_loading_info=True, attn_implementation="eager"
-    )
+    model, said = model_class.from_pretrained(directory, output_loading_info=True, attn_implementation="eager")
     assert {name: said[name] for name in said if said[name]} == {}
     model = model.double().eval()
     with torch.no_grad():
@@ -185,7 +181,7 @@ def assert_read_alike(directory, architecture, params, config, ids, mask):
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     found = encode(ids, wide, config=config, mask=mask, twin=spec)
     np.testing.assert_allclose(found[mask], wanted[mask], rtol=0, atol=1e-6)
-    return torch, model, wide, wanted
+    return model, wide, wanted
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers and torch
@@ -195,9 +191,7 @@ class TestTransformers:
 
     @pytest.mark.sample(1)
     @pytest.mark.parametrize("window", [(None, 2, 2, None), (3, None, 3, 3)])
-    def test_modernbert(self, tmp_path, window):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
-        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    def test_modernbert(self, torch, transformers, tmp_path, window):
         torch.manual_seed(0)
         thetas = tuple(500.0 if reach is None else 7.0 for reach in window)
         config = dataclasses.replace(MODERN, window=window, rope_theta=thetas)
@@ -209,11 +203,10 @@ class TestTransformers:
         params = trained(params, config, self.IDS, self.MASK, 0.01)
         for like in (None, tmp_path / "published"):
             save_modernbert(tmp_path / "saved", params, config, like=like)
-            assert_read_alike(tmp_path / "saved", "ModernBertModel", params, config, self.IDS, self.MASK)
+            model = transformers.ModernBertModel
+            assert_read_alike(torch, model, tmp_path / "saved", params, config, self.IDS, self.MASK)
 
-    def test_bert_with_a_head(self, tmp_path):
-        torch = pytest.importorskip("torch", reason="torch is not installed")
-        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    def test_bert_with_a_head(self, torch, transformers, tmp_path):
         torch.manual_seed(0)
         settings = transformers.BertConfig(**CONFIG, initializer_range=0.4)
         published = transformers.BertForSequenceClassification(settings)
@@ -228,7 +221,7 @@ class TestTransformers:
         assert torch.equal(found.bert.pooler.dense.weight, published.bert.pooler.dense.weight)
 
     @pytest.mark.slow
-    def test_minilm(self, tmp_path):
+    def test_minilm(self, torch, transformers, tmp_path):
         """The real weights: loaded, trained for a step, saved, and read by transformers and by torch."""
         try:
             source = packaged_weights()
@@ -246,7 +239,8 @@ class TestTransformers:
         save_bert(tmp_path, params, config, like=source)
         again, _ = load_bert(tmp_path)
         jax.tree.map(np.testing.assert_array_equal, again, params)
-        torch, model, wide, wanted = assert_read_alike(tmp_path, "BertModel", params, config, ids, mask)
+        kind = transformers.BertModel
+        model, wide, wanted = assert_read_alike(torch, kind, tmp_path, params, config, ids, mask)
         with torch.no_grad():
             embedded = model.embeddings(torch.tensor(ids))
             layer = torch.nn.TransformerEncoderLayer(

@@ -1,6 +1,6 @@
 """Judges from outside, which share no code with us: torch and jax.nn, each forward and each gradient derived by hand.
 
-torch is no part of the test extra, for on some machines it is gigabytes: without it these tests are skipped.
+Without torch the tests by torch are skipped.
 """
 
 from functools import partial
@@ -19,11 +19,6 @@ EXACT = 1e-12  # float64 against float64, relative to the largest entry
 JAX_NN = 2e-7  # jax.nn computes the softmax in float32 even of float64 input: 6e-8 is the best it gives
 
 B, N, G, T, S, D, V, M, F, A = 2, 6, 3, 5, 7, 11, 13, 12, 17, 19
-
-
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch", reason="torch is not installed (pip install torch==2.13.0)")
 
 
 def assert_close(got, wanted, tolerance=EXACT):

@@ -92,8 +92,7 @@ def test_masks_in_flax():
         check(attend, "mask", *MASKS[name])
 
 
-def test_masks_of_torch():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def test_masks_of_torch(torch):
     array = "mask.detach().cpu().numpy()"
     padding = f"masks.padding({array}.sum(-1))"
     for flags in (torch.tensor(FLAGS), torch.tensor(FLAGS).long()):
@@ -189,8 +188,7 @@ def test_arrays_of_another_kind():
     assert traced[-1] == "Convert the list to an array: jnp.asarray(query, 'float32')."
 
 
-def test_tensors_of_torch():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def test_tensors_of_torch(torch):
     for name in CALL:
         tensor = torch.tensor(CALL[name], requires_grad=True)
         for attend in (spec.attention, attendax.attention):
