@@ -151,9 +151,14 @@ def leaks(query, key, value, *, mask=None, return_lse=False, scale=None, **optio
     return jax.nn.softmax(s) @ v
 
 
+def with_out(found, change):
+    """What attention returns, with or without lse, with another out."""
+    return (change(found[0]), found[1]) if isinstance(found, tuple) else change(found)
+
+
 def forgets_lse(*arrays, **options):
     found = plain(*arrays, **options)
-    return (found[0], jax.lax.stop_gradient(found[1])) if options.get("return_lse") else found
+    return (found[0], jax.lax.stop_gradient(found[1])) if isinstance(found, tuple) else found
 
 
 def is_wrong_for_what_is_known(query, key, value, **options):
@@ -180,8 +185,7 @@ def _same_jvp(primals, dots):
 
 def is_wrong_at_second_order(*arrays, **options):
     """Its gradient is right, and the gradient of its gradient is not."""
-    found = plain(*arrays, **options)
-    return (_same(found[0]), found[1]) if options.get("return_lse") else _same(found)
+    return with_out(plain(*arrays, **options), _same)
 
 
 def is_off_where_scores_are_large(query, key, value, **options):
@@ -195,18 +199,12 @@ def is_off_where_scores_are_large(query, key, value, **options):
 
 def is_a_little_off(*arrays, **options):
     """By more than a program must be, and by less than rounding alone explains in a long chain."""
-    found = plain(*arrays, **options)
-    out, *lse = found if options.get("return_lse") else (found,)
-    out = out * jnp.asarray(1 + 12 * jnp.finfo(out.dtype).eps, out.dtype)
-    return (out, *lse) if lse else out
+    return with_out(plain(*arrays, **options), lambda x: x * jnp.asarray(1 + 12 * jnp.finfo(x.dtype).eps, x.dtype))
 
 
 def hides_what_is_seen(*arrays, **options):
     """A NaN that counts becomes a number."""
-    found = plain(*arrays, **options)
-    out, *lse = found if options.get("return_lse") else (found,)
-    out = jnp.where(jnp.isfinite(out), out, 0)
-    return (out, *lse) if lse else out
+    return with_out(plain(*arrays, **options), lambda out: jnp.where(jnp.isfinite(out), out, 0))
 
 
 def is_plain(case):
