@@ -15,7 +15,7 @@ MEASURES = {"forward": "Forward", "backward": "With the gradient"}
 
 
 class Timings(SphinxDirective):
-    """How many times as fast as others attendax is, by shape."""
+    """The time of attendax by shape, and the times of others divided by it."""
 
     required_arguments = 1
 

@@ -177,7 +177,7 @@ def _told(cause: Cause, report: Outcomes) -> str:
         results, rest = "results" if number > 1 else "result", number - cause.tried
         which = f" in {cause.tried}" if rest > 0 else ""
         other = f" Not confirmed in the other{f' {rest}' if rest > 1 else ''}."
-        got = f"check made this mistake in correct attention and got the function's {results}"
+        got = f"check planted this mistake in correct attention and got the function's {results}"
         return f"{told}. Confirmed{which}: {got}.{other if rest > 0 else ''}"
     least = ". The cases may have several causes." * (cause.least and number > 1)
     facts = first.facts() if first else {}
