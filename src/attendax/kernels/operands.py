@@ -163,7 +163,7 @@ class Plan:
         return *self.batch, *operands.query.shape[len(self.batch) : -3]
 
     def rows(self, operands: Operands) -> tuple[int, ...]:
-        """The axes of the result but for the last, (..., N, T)."""
+        """The axes of the result except the last, (..., N, T)."""
         return *self.leading(operands), *operands.query.shape[-3:-1]
 
 
