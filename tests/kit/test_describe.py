@@ -687,3 +687,24 @@ def test_a_module_without_imports_is_given_arrays_of_each_framework(tmp_path, mo
     text = "def attend(query, key, value):\n    return (query @ key.mT / query.size(-1) ** 0.5).softmax(-1) @ value\n"
     (tmp_path / "methods_alone.py").write_text(text, "utf-8")
     assert describing.Describer(remote.Function("methods_alone:attend"), 60.0).contract().form.arrays == "torch"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("attention_mask", "unusual"), ("valid_mask", "unusual"), ("keep_mask", "unusual"),
+        ("invalid_mask", "convention"), ("key_padding_mask", "convention"), ("mask", "convention"),
+    ],
+)  # fmt: skip
+def test_a_mask_that_hides_keys_against_its_name_is_unusual(name, kind):
+    given = {"attend": None}
+    text = f"""
+def attend(query, key, value, {name}=None):
+    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    s = s if {name} is None else np.where({name}[:, None, None], -1e9, s)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ value
+"""
+    exec(text, {"np": np}, given)
+    meanings = {x.axis: x.kind for x in described(given["attend"]).meanings()}
+    assert meanings["mask"] == kind

@@ -421,9 +421,8 @@ class Describing:
                 return found
             right_shaped = (x for x in layouts if self._is_result(self.answer(x, probe), probe))
             for layout in (x for x in right_shaped if self.takes(x, probe)):
-                more = (
-                    x for x in examples.cases(layout, self.sizes) if not forms.has_more_heads(layout, x.arrays[0].shape)
-                )
+                some = examples.cases(layout, self.sizes)
+                more = (x for x in some if not forms.has_more_heads(layout, x.arrays[0].shape))
                 probes = [probe, *(x for x in more if self.answer(layout, x))]
                 wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
                 if not any(x[0].any() for x in filter(None, (self.answer(layout, x) for x in wide))):  # nor from zeros
@@ -622,12 +621,8 @@ class Describing:
             return None
         if ours in ("mask", "bias") and option.form.startswith("BNTS") and form.grouped:
             form = self._of_one_head_beside_groups(form, ours)
-        if (
-            ours == "mask"
-            and form.options[ours].form.startswith("BNTS")
-            and form.how["mask"] == READ[0]
-            and self.sizes[1] > 1
-        ):
+        each_head = ours == "mask" and form.options[ours].form.startswith("BNTS") and self.sizes[1] > 1
+        if each_head and form.how["mask"] == READ[0]:
             mask = options.drawn("mask", option.form, self.sizes, each_head=True)
             return self._settled([form, form.but(mask="first head")], [self._probe({"mask": mask})]) or form
         return form
@@ -721,9 +716,7 @@ class Describing:
         if len(set(SCORE_STEPS) & set(form.options)) < 2:
             return form
         asked = {
-            k: options.drawn(
-                k, kind if (kind := form.options[k].form).startswith((OF_KEYS, "BS/")) else "TS", self.sizes
-            )
+            k: options.drawn(k, x if (x := form.options[k].form).startswith((OF_KEYS, "BS/")) else "TS", self.sizes)
             for k in SCORE_STEPS
             if k in form.options
         }

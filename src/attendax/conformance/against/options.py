@@ -37,12 +37,8 @@ ONE_QUERY = {  # layouts of one query for each text and head, without an axis of
     "BND": ("BTND", "BNTD"), "BD": ("BTD",), "ND": ("TND", "NTD"), "D": ("TD",),
 }  # fmt: skip
 INTO |= {"BND": "{x}[:, :, 0]", "ND": "{x}[:, 0]", "BD": "{x}[:, 0]", "D": "{x}[0]"}
-OUT_OF |= {
-    "BND": "{x}[:, :, None]",
-    "ND": "{x}[None, :, None]",
-    "BD": "{x}[:, None, None]",
-    "D": "{x}[None, None, None]",
-}
+OUT_OF |= {"BND": "{x}[:, :, None]", "ND": "{x}[None, :, None]", "BD": "{x}[:, None, None]"}
+OUT_OF |= {"D": "{x}[None, None, None]"}
 INTO |= {layout: line for layout, (_, line) in WEIGHTS.items()}
 KEYS = {  # layouts of keys or values that are not that of the queries: lines to (B, G, S, D) from them, and back
     "BSD": ("{x}[:, 0]", "{x}[:, None]"), "BNDS": ("{x}.swapaxes(2, 3)", "{x}.swapaxes(2, 3)"),
@@ -237,16 +233,8 @@ DROPOUT_NAMES = (
 )  # fmt: skip
 RANDOM_NAMES = ("rng", "prng", "dropout_rng", "key_rng")  # keywords for what dropout is drawn by
 UNREAD_NAMES = (
-    "training",
-    "train",
-    "deterministic",
-    "inference",
-    "key",
-    "implementation",
-    "precision",
-    "dtype",
-    *RANDOM_NAMES,
-)
+    "training", "train", "deterministic", "inference", "key", "implementation", "precision", "dtype", *RANDOM_NAMES,
+)  # fmt: skip
 
 
 QUERY_LENGTHS = "query_seq_lengths", "query_lengths", "q_seq_lengths", "q_lens"
@@ -450,9 +438,8 @@ def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[s
         left = [*arrays, *(name for name in left if name in HEAD_NAMES)]
     weights = {role: x for x in required for role, kind in [role_of(x)] if kind == "w" and role != "o"}
     packed = list(weights) == ["qkv"] and len(arrays) == 1
-    if packed or (
-        len(weights) == 3 and len(arrays) in (1, 2)
-    ):  # it makes queries, keys and values of x, or of two arrays
+    of_two = len(weights) == 3 and len(arrays) in (1, 2)  # it makes queries, keys and values of x, or of two arrays
+    if packed or of_two:
         meant = {k: x for k, x in meant.items() if k not in weights.values()} | dict(zip(arrays, ONE_HOT, strict=False))
         arrays = [x for x in required if x in weights.values()]
         left = [*arrays, *(name for name in left if name in HEAD_NAMES)]

@@ -14,12 +14,9 @@ from ..against.remote import Function
 from ..conventions.table import DECLARED
 
 PAST_PAIRS = (
-    ("past_key", "past_value"),
-    ("past_k", "past_v"),
-    ("k_cache", "v_cache"),
-    ("cache_k", "cache_v"),
+    ("past_key", "past_value"), ("past_k", "past_v"), ("k_cache", "v_cache"), ("cache_k", "cache_v"),
     ("k_past", "v_past"),
-)
+)  # fmt: skip
 PASTS = (
     *sum(PAST_PAIRS, ()),
     "past_key_value",

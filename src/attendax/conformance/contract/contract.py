@@ -41,7 +41,7 @@ OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
 }
 
 
-SHOWING = re.compile("valid|visible|keep")  # in the name of a mask: where it is True, a key is seen
+SHOWING = re.compile("(?<!in)(valid|visible)|keep")  # in the name of a mask: where it is True, a key is seen
 
 
 class Meaning(NamedTuple):

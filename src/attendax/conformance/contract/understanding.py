@@ -90,12 +90,8 @@ class Understood(NamedTuple):
         form = self.contract.form
         given |= _declared(self.contract.judged_by())
         if text := self.contract.adapter():
-            given |= {
-                "fit": text,
-                "layout": form.layout,
-                "lacks": fitting.lacks(form, self.contract.alike),
-                "arrays": form.arrays,
-            }
+            lacks = fitting.lacks(form, self.contract.alike)
+            given |= {"fit": text, "layout": form.layout, "lacks": lacks, "arrays": form.arrays}
         more = {x: f"NumPy's sums in {x} are too inexact" for x in ("float16", "bfloat16") if form.arrays == "numpy"}
         of_sum = "return_lse" in form.options and form.how["lse"] not in ("base e", "base 2")
         unjudged = {RATE: self.contract.dropout and RATE not in self.names, "return_lse": of_sum}
