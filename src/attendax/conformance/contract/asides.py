@@ -31,9 +31,8 @@ PAST = 2  # tokens of earlier calls
 START, END = DECLARED["start"], DECLARED["end"]  # of causal
 FAULT = "fault: "  # before words for a meaning that is a defect
 OPEN = "open: "  # and for one that is right only if it is meant
-HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText, MLX and timm
-    "q_norm",
-    "k_norm",
+NORMS = "q_norm", "k_norm"  # functions or None, as of timm
+HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
     "op",
     "module",
     "stream",
@@ -65,6 +64,7 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
     """
     if (
         name in HOOKS
+        or (name in NORMS and fn.defaults.get(name, ...) is None)
         or name in LONGEST_NAMES
         or name.endswith("_dtype")
         or is_dropout_mask(name)
