@@ -20,7 +20,7 @@ from attendax.conformance.cases.square import Restrictions
 from attendax.conformance.checking import judge
 from attendax.conformance.conventions import parts, right
 from attendax.conformance.frameworks import in_numpy
-from attendax.conformance.judge import judging
+from attendax.conformance.judge import asking, judging
 from attendax.conformance.judge.judges import compared
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
@@ -492,3 +492,13 @@ def test_what_a_function_of_jax_takes_is_traced_and_not_run(name):
     made = Implementation(attend, "mine", arrays="jax")
     assert judging.offers(made, named(name), How(profile="numbers")) is (name != "grouped heads")
     assert len(ran) == (name == "gradient: plain")  # the plainest call tells whether it has any gradient
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arrays", ["torch", "jax"])
+def test_what_is_of_the_law_alone_is_not_told_as_a_lack_of_time(arrays):
+    """Gradients of long texts in half precision."""
+    how = How(profile="numbers", seed=3, budget=3000.0)
+    found = ladder.ladder(how, offers=None, takes=lambda case: not asking._rounds_each_sum(case, arrays), arrays=arrays)
+    assert found.cases
+    assert found.left_out == ()

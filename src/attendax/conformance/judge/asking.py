@@ -9,7 +9,7 @@ from ..adapters.implementation import OPTIONS, Implementation, keywords
 from ..cases import EXAMPLES, Case, asks_for_the_ladder, at_sizes, choose
 from ..cases.case import FORWARD, GRADIENT, SIZES
 from ..cases.how import How
-from ..cases.ladder import ladder
+from ..cases.ladder import HALF, ladder
 from ..cases.pool import case_of
 from ..cases.square import (
     ALIKE,
@@ -106,7 +106,7 @@ def _rounds_each_sum(case: Case, arrays: str) -> bool:
     XLA adds numbers of small products one by one on CPUs, and autograd adds the gradients of slices, each rounded.
     """
     sizes = SIZES | case.sizes
-    half = case.direction == GRADIENT and case.dtype in ("float16", "bfloat16")
+    half = case.direction == GRADIENT and case.dtype in HALF
     return half and ((arrays == "jax" and sizes["T"] == 1) or max(sizes["T"], sizes["S"]) > MOST_HALF_TOKENS)
 
 
