@@ -708,3 +708,22 @@ def attend(query, key, value, {name}=None):
     exec(text, {"np": np}, given)
     meanings = {x.axis: x.kind for x in described(given["attend"]).meanings()}
     assert meanings["mask"] == kind
+
+
+def test_a_function_of_one_head_is_traced_once_under_jit():
+    calls = []
+
+    def one_head(q, k, v):  # (T, D)
+        calls.append(q.shape)
+        return jax.nn.softmax(q @ k.T * q.shape[-1] ** -0.5) @ v, None
+
+    adapted = {"fn": one_head}
+    exec(described(one_head).adapter().replace("# fn is", "# "), adapted)
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 5, 3)).astype(np.float32)
+    calls.clear()
+    right = adapted["adapted"](q, k, v)
+    assert len(calls) == 8
+    calls.clear()
+    out = jax.jit(adapted["adapted"])(q, k, v)
+    assert len(calls) == 1
+    np.testing.assert_allclose(out, right, atol=1e-6)

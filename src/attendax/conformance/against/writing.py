@@ -71,6 +71,7 @@ class Adapter(Keywords):
         given = ", ".join([first, *filter(None, [a.heads, self.star if words else ""]), *words])
         of_pair = self.b.options.get("segments", Option("")).form == PAIR
         imports = ["import collections"] * of_pair + ["import types"] * any("types." in x for x in self.words.values())
+        imports += ["import jax"] * (self.b.arrays == "jax" and bool(self.loops))
         return [*imports, IMPORTS[self.b.arrays], reached(self.b), "", "", f"def adapted({given}):"]
 
     def _arrays(self) -> list[str]:
@@ -203,7 +204,6 @@ class Adapter(Keywords):
         b, index = self.b, {"B": "b", "N": ":, n", "BN": "b, n"}["".join(self.loops)]
         at = {"b": "x[b % len(x)]", "b, n": "x[b % len(x), n % x.shape[1]]", ":, n": "x[:, n % x.shape[1]]"}[index]
         at += " if getattr(x, 'ndim', 0) == 4 else " + "x[b % len(x)] if getattr(x, 'ndim', 0) else " * ("b" in index)
-        loop = " ".join(f"for {x.lower()} in range({x})" for x in self.loops)
         arrays = [self._given(x, into).format(x=f"{x}[{index}]") for x in b.order.split(", ")]
         if b.pack == PACKED_WEIGHT:
             arrays = [self._weight_of_all(arrays)]
@@ -216,16 +216,28 @@ class Adapter(Keywords):
         turned = ".reshape(B, T, N, -1).swapaxes(1, 2)" if b.outcome == "T(ND)" else turned
         turned = "[:, :, None]" if b.outcome in ("ND", "BD") else turned
         turned = ".swapaxes(-2, -1)" if b.outcome in ("BDT", "DT") else turned
+        lines = self._rows(self._parts(call) if self.lse or b.container else call)
         if self.lse:
             whole = f".reshape({shape}, *x[0].shape[1:])" * bool(shape)
-            lines = [f"rows = [{self._parts(call)} {loop}]", f"rows = {AS_TUPLES}"]
-            lines += [f"found = [xp.stack(x, {axis}){whole} for x in zip(*rows)]"]
+            lines += [f"rows = {AS_TUPLES}", f"found = [xp.stack(x, {axis}){whole} for x in zip(*rows)]"]
             return [*lines, f"out = found[0]{turned}"]
-        lines = [f"rows = [{call} {loop}]"]
         if b.container:
-            lines[0] = f"rows = [{self._parts(call)} {loop}]"
             lines += ["rows = [x[0] if isinstance(x, (tuple, list)) else x for x in rows]"]
         return [*lines, f"out = xp.stack(rows, {axis}){turned}" + f".reshape({shape}, -1)" * bool(shape)]
+
+    def _rows(self, call: str) -> list[str]:
+        """Lines for the results of all calls; JAX compiles one call, and not as many as there are texts and heads."""
+        loop, names = " ".join(f"for {x.lower()} in range({x})" for x in self.loops), ", ".join(self.loops).lower()
+        if self.b.arrays != "jax":
+            return [f"rows = [{call} {loop}]"]
+        return [
+            f"row, count = lambda {names}: {call}, {' * '.join(self.loops)}",
+            "if isinstance(query, jax.core.Tracer):",
+            f"    every = jax.lax.map(lambda i: row({'i // N, i % N' if self.loops[1:] else 'i'}), xp.arange(count))",
+            "    rows = [jax.tree.map(lambda x: x[i], every) for i in range(count)]",
+            "else:",
+            f"    rows = [row({names}) {loop}]",
+        ]
 
     def _answer(self) -> list[str]:
         lines, out = [], "out"
