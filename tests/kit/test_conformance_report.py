@@ -206,13 +206,13 @@ class TestTerminal:
             (
                 Cause("off by one", Harm.NUMBERS, ("causal", "plain"), tried=1),
                 "1. wrong numbers: off by one 2 cases, such as 'causal' (L4). "
-                "Confirmed in 1: check planted this mistake in correct attention and got the function's results. "
-                "Not confirmed in the other.",
+                "The cause is confirmed in 1 case: correct attention with this mistake added gives the same results. "
+                "It is not confirmed in the other case.",
             ),
             (
                 Cause("off by one", Harm.NUMBERS, ("causal",), tried=1),
                 "1. wrong numbers: off by one 'causal' (L4). "
-                "Confirmed: check planted this mistake in correct attention and got the function's result.",
+                "The cause is confirmed: correct attention with this mistake added gives the same result.",
             ),
             (
                 Cause("zeros", Harm.NUMBERS, ("causal", "plain"), least=True),

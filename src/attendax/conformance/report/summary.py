@@ -175,10 +175,10 @@ def _told(cause: Cause, report: Outcomes) -> str:
     told = f"{number_of(number, 'case')}, such as {shown}" if number > 1 else shown
     if cause.tried:
         results, rest = "results" if number > 1 else "result", number - cause.tried
-        which = f" in {cause.tried}" if rest > 0 else ""
-        other = f" Not confirmed in the other{f' {rest}' if rest > 1 else ''}."
-        got = f"check planted this mistake in correct attention and got the function's {results}"
-        return f"{told}. Confirmed{which}: {got}.{other if rest > 0 else ''}"
+        which = f" in {number_of(cause.tried, 'case')}" if rest > 0 else ""
+        other = f" It is not confirmed in the other {rest if rest > 1 else 'case'}."
+        got = f"correct attention with this mistake added gives the same {results}"
+        return f"{told}. The cause is confirmed{which}: {got}.{other if rest > 0 else ''}"
     least = ". The cases may have several causes." * (cause.least and number > 1)
     facts = first.facts() if first else {}
     if {"expected", "got"} <= facts.keys():
