@@ -251,8 +251,8 @@ def training(results: Results) -> str:
     found = leads(results)
     texts = found.get("1,000 texts of mixed length, end to end", {}).get("sentence-transformers")
     whole = (
-        f"From text to vectors, attendax embeds 1,000 texts of mixed length {texts:.2f} times as fast as "
-        "sentence-transformers. "
+        "To turn 1,000 texts of different lengths into vectors, sentence-transformers takes "
+        f"{texts:.2f} times as long as attendax. "
         if texts
         else ""
     )
