@@ -104,8 +104,9 @@ def beside_shard_map(results: Results) -> str:
     rows = [["batches and heads divided, causal, 1,024 tokens", *found["attendax under jit"]]]
     rows += [[f"2,048 tokens divided, {name}", *found[name]] for name in STRATEGIES]
     return (
-        "Time of attendax relative to `jax.nn` in a `shard_map` (below 1: attendax is faster). Two cores simulated "
-        f"eight devices{busy}:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
+        "Time of attendax divided by the time of `jax.nn` in a `shard_map` (below 1: attendax is faster). If tokens "
+        "are divided, each device gathers all keys and values, then calls `jax.nn` with its own queries. Two cores "
+        f"simulated eight devices{busy}:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
 
@@ -186,8 +187,8 @@ def finds_of_check(results: Results) -> str:
     functions = len(set(to_the_end))
     return (
         tables.table(("bug found by", "runs", "CPU seconds, mean", "CPU seconds, largest"), table)
-        + f"\n{len(to_the_end)} runs, of {functions} functions, are not in the table. These functions end the process, "
-        "try to find the judge, or have a bug that no single case shows, so the runs did not end at the first fault. "
+        + f"\n{len(to_the_end)} more runs, of {functions} functions, were not stopped at the first fault and are not "
+        "in the table. Their functions end processes, try to find the judge, or have a bug that no single case shows. "
         "All runs, in the table or not, found the bug."
     )
 
