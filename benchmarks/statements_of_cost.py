@@ -105,7 +105,7 @@ def beside_shard_map(results: Results) -> str:
     rows += [[f"2,048 tokens divided, {name}", *found[name]] for name in STRATEGIES]
     return (
         "Time of attendax divided by the time of `jax.nn` in a `shard_map` (below 1: attendax is faster). If tokens "
-        "are divided, each device gathers all keys and values, then calls `jax.nn` with its own queries. Two cores "
+        "are divided, this `shard_map` first gathers all keys and values on each device. Two cores "
         f"simulated eight devices{busy}:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
