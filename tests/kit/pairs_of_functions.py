@@ -331,7 +331,7 @@ PAIRS = {
         lambda q, k, v, attn_mask=None: masked(q, k, v, None if attn_mask is None else ~attn_mask)),
     "norm_of_gemma": Pair(
         "linkedin/Liger-Kernel#74: The scale of Gemma's RMS norm is 1 + weight.",
-        ("norm", "RMS norm of 1 + scale", "RMS norm"),
+        ("norm", "RMS norm times (1 + scale)", "RMS norm"),
         lambda params, x: pre_norm(
             params | {name: params[name] + 1 for name in ("norm1_scale", "norm2_scale")}, x, rms_norm
         ),

@@ -383,7 +383,7 @@ def test_sizes_at_which_a_layer_raises_are_told():
 
 @pytest.mark.smoke
 def test_gelu_is_told_apart_whatever_the_eps():
-    """As in Gemma: RMS norms of 1 + scale, with eps 1e-6 and 1e-5."""
+    """As in Gemma: RMS norms times (1 + scale), with eps 1e-6 and 1e-5."""
 
     def gated(params, x, eps):
         p = params

@@ -118,7 +118,7 @@ def test_what_rotary_is_otherwise_is_named(name):
 def test_the_norm_of_queries_and_keys(norm):
     found = diff(layer(norm=norm), layer(norm=norm, plus=1, after=True), layers=True)
     assert [str(difference) for difference in found.differences] == [
-        "norm of queries and keys: A RMS norm; B RMS norm of 1 + scale",
+        "norm of queries and keys: A RMS norm; B RMS norm times (1 + scale)",
         "norm of queries and keys: A before rotary; B after rotary",
     ]
     assert found.explained, found.text()

@@ -27,7 +27,7 @@ JOINT = {  # conventions that are one
 }  # fmt: skip
 SCALES = (1.0, *SMALL_SCALES)  # sizes of x
 ALL_CASES = len(layers.SIZES) * len(SCALES)
-TURN = "params = {k: x.T if k.endswith('_kernel') else x for k, x in params.items()}"
+TURN = "params = {k: w.T if k.endswith('_kernel') else w for k, w in params.items()}"
 FLAGS, COUNT_VALUES = (True, False), (0, 1, 2)  # values of keywords
 ACTIVATION_NAMES = "gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf"
 
@@ -136,7 +136,7 @@ def _around(a: CandidateLayer, b: CandidateLayer) -> list[str]:
     plain = packed[0] == packed[1] and not rotary and one["scale"] == other["scale"]
     if not plain and all({"query_kernel", "qkv_kernel"} & x.reads for x in (a, b)):
         lines += _columns(a, b, rotary)
-    if {one["norm"], other["norm"]} == {"RMS norm", "RMS norm of 1 + scale"}:
+    if {one["norm"], other["norm"]} == {"RMS norm", "RMS norm times (1 + scale)"}:
         sign = "+" if "1 +" in one["norm"] else "-"
         names = tuple(sorted({"norm1_scale", "norm2_scale"} & a.reads))
         lines.append(f"for name in {names!r}:\n    params[name] = params[name] {sign} 1")

@@ -32,14 +32,14 @@ SEARCH = LayerSizes(2, 5, 32, 12)  # at which conventions are found
 # Two layers are compared at these.
 SIZES = SEARCH, LayerSizes(1, 9, 16, 20, 2), LayerSizes(3, 4, 24, 40), LayerSizes(1, 301, 16, 12)
 PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and where query, key and value are
-    "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
+    "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each column [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
 SPLITS = {"side by side": ("N, D", 0), "every N-th": ("D, N", 1)}
 POSITIONS = "", *(f"the table from row {k}" for k in range(3)), "sines from 0", "sines from 1"
 OUT_IN = "(out, in)"  # kernels
 
 
-NORMS = "layer norm", "RMS norm", "RMS norm of 1 + scale", "layer norm by the sample deviation (M - 1)"
+NORMS = "layer norm", "RMS norm", "RMS norm times (1 + scale)", "layer norm by the sample deviation (M - 1)"
 ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {
     "GELU by erf": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
     "GELU by tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
