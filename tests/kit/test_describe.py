@@ -206,7 +206,7 @@ def test_a_call_that_never_returns(monkeypatch, tmp_path, capsys):
 
 def test_what_the_limit_cuts_is_told(monkeypatch):
     describer = describing.Describer(remote.Function(of("in_torch", "flash"), in_process=True), 1.0)
-    monkeypatch.setattr(describer, "spent", lambda: 0.0 if describer.calls < 12 else 2.0)
+    monkeypatch.setattr(describer.limit, "spent", lambda: 0.0 if describer.limit.calls < 12 else 2.0)
     contract = describer.contract()
     assert isinstance(contract, Contract)
     assert contract.cut

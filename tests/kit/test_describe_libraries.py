@@ -9,7 +9,7 @@ import pytest
 from attendax import cli
 from attendax.conformance import check
 from attendax.conformance.against import remote, report
-from attendax.conformance.contract import describing
+from attendax.conformance.contract import describing, refusing
 from attendax.exits import Refusal
 
 
@@ -282,7 +282,7 @@ def test_one_list_of_where_sequences_begin():
 
 
 def test_packed_sequences_that_read_each_other_have_no_formula():
-    with pytest.raises(describing.NoFormula, match=r"nearest: query, key, value as \(tokens, N, D\)"):
+    with pytest.raises(refusing.NoFormula, match=r"nearest: query, key, value as \(tokens, N, D\)"):
         described(through_the_next, seconds=4.0)
 
 

@@ -18,8 +18,8 @@ def described(fn):
     count = []
     function = remote.Function(fn, in_process=True)
     one = describing.Describing(function)
-    within = one._called
-    one._called = lambda *x, **more: count.append(1) or within(*x, **more)
+    within = one.called
+    one.called = lambda *x, **more: count.append(1) or within(*x, **more)
     return one.candidate(), len(count)
 
 

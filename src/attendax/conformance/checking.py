@@ -10,7 +10,7 @@ from attendax.successors import SUCCESSORS
 from .adapters.implementation import Implementation
 from .cases import CASES, Case
 from .cases.how import How, drawn
-from .contract.describing import NoFormula
+from .contract.refusing import NoFormula
 from .contract.understanding import Settled, Understood, understood
 from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict

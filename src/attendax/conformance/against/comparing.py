@@ -13,29 +13,12 @@ import numpy as np
 
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
-from . import examples, extremes
+from . import examples, extremes, options
 from .asking import TOLERANCE, Candidate, Probe, arrays, distance, narrowed
 from .examples import Record, asking, small
 from .forms import BY_LAW, PREFIX, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
-from .options import (
-    AXIS,
-    DROPOUT_NAMES,
-    GROUPED_NAMES,
-    HALF_OPEN,
-    HEAD_NAMES,
-    KEY_HEADS,
-    MASKED,
-    NO_LIMIT,
-    OPTIONS,
-    RULES,
-    UNREAD_NAMES,
-    WIDE,
-    axes_of,
-    beside,
-    drawn,
-    kind_of,
-)  # fmt: skip
+from .options import AXIS, MASKED, NO_LIMIT, OPTIONS, RULES, WIDE, axes_of, beside, drawn, kind_of
 from .options import RESULT_LAYOUTS as RESULTS
 
 
@@ -133,7 +116,7 @@ def differences(a: Candidate, b: Candidate) -> Iterator[Difference]:
             shown = examples.called(a, b, as_it_is, asking(key))
             yield Difference(name, words(one.options[key]), words(other.options[key]), shown)
     if "window" in both and WIDE["window"] == one.options["window"].form == other.options["window"].form:
-        asked = HALF_OPEN if one.how["none"] and not other.how["none"] else ()
+        asked = options.HALF_OPEN if one.how["none"] and not other.how["none"] else ()
         if shown := examples.smallest(a, b, (x for sides in asked for x in small({"window": sides}))):
             yield Difference("a side of a window that is None", NO_LIMIT, "is not taken", shown)
     defaults = [x.defaults.get(x.options["is_causal"].name) is True for x in (one, other) if "is_causal" in both]
@@ -278,7 +261,7 @@ def _shared(a: Candidate, b: Candidate, mine: Form, theirs: Form) -> Iterator[tu
     left = []
     for one, form in ((a, mine), (b, theirs)):
         done = {x for k in mine.options if k in form.options for x in form.options[k]}
-        known = {*one.fn.required, *HEAD_NAMES, *KEY_HEADS, *GROUPED_NAMES, *DROPOUT_NAMES, *UNREAD_NAMES, *done}
+        known = {*one.fn.required, *options.OF_NO_OPTION, *options.GROUPED_NAMES, *options.DROPOUT_NAMES, *done}
         left.append([x for x in one.fn.names if x not in known])
     taken: set[str] = set()
     for x in left[0]:

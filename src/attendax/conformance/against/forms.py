@@ -17,21 +17,8 @@ from ..cases.case import Inputs
 from ..conventions.formula import Steps, top
 from ..conventions.table import IGNORED, TABLE
 from ..conventions.values import LAW
-from .options import (
-    AXIS,
-    BEGINS,
-    HEAD_NAMES,
-    KEY_LAYOUTS,
-    LAYOUTS,
-    MASKING,
-    MODULE_STUB,
-    MOVED,
-    NO_LIMIT,
-    ONE_QUERY,
-    REACH,
-    SIDES,
-    VARLEN,
-)
+from . import options
+from .options import AXIS, BEGINS, HEAD_NAMES, MASKING, NO_LIMIT, ONE_QUERY, VARLEN
 from .remote import Function
 from .weights import MOST_HEADS, ONE_HOT, PACKED_WEIGHT, WEIGHTS, one_hot, role_of
 
@@ -187,7 +174,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     """Each way in which the arrays may be given, of those sizes: first those with batches and heads."""
     count = sum(name not in HEAD_NAMES for name in fn.required)
     heads = next((name for name in fn.names if name in HEAD_NAMES), "")
-    told = bool(heads) or MODULE_STUB in fn.meant.values()
+    told = bool(heads) or options.MODULE_STUB in fn.meant.values()
     form = Form(path=fn.path, heads=heads, defaults=fn.defaults, meant=fn.meant, by_name=fn.by_name)
     form = dataclasses.replace(form, by_position=fn.by_position)
     if {*ONE_HOT} & {*fn.meant.values()}:
@@ -202,20 +189,17 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
         if (told or "(ND)" not in layout) and (pack == "qkv" or order[0] == "query")
     ] + [
         dataclasses.replace(form, layout=layout, order=", ".join(order))
-        for order, layout in itertools.product(orders if count >= 3 else (), LAYOUTS)
+        for order, layout in itertools.product(orders if count >= 3 else (), options.LAYOUTS)
         if (told or "(ND)" not in layout) and (layout == VARLEN) == bool(begins)
         if square or len(begins) != 1  # of queries and of keys
     ]
-    moved = [
-        dataclasses.replace(x, returned=given)
-        for x, (taken, given) in itertools.product(plain, MOVED)
-        if x.layout == taken
-    ]
+    pairs = itertools.product(plain, options.MOVED)
+    moved = [dataclasses.replace(x, returned=returned) for x, (taken, returned) in pairs if x.layout == taken]
     yield from sorted(plain + moved, key=lambda x: not set("BN") <= set(x.layout))  # some take arrays of any rank
     for layout, order in itertools.product(ONE_QUERY, orders if count >= 3 else ()):
         for keys in ONE_QUERY[layout]:
             yield dataclasses.replace(form, layout=layout, of_keys=(keys, keys), order=", ".join(order))
-    for x, (taken, *of_keys) in itertools.product(plain + moved, KEY_LAYOUTS):
+    for x, (taken, *of_keys) in itertools.product(plain + moved, options.KEY_LAYOUTS):
         if x.layout == taken and not x.pack:
             yield dataclasses.replace(x, of_keys=tuple(of_keys), grouped="BSD" in of_keys)
 
@@ -247,8 +231,8 @@ def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tup
     if pair:
         line = SIDE_LINES[how["negative"] == NO_LIMIT, how["none"] == NO_LIMIT]
         return line.format(x=f"{name}[0]"), line.format(x=f"{name}[1]")
-    reach = re.sub(r"\bw\b", name, REACH[how["reach"]])
-    return reach, SIDES[how["side"]].format(r=reach)
+    reach = re.sub(r"\bw\b", name, options.REACH[how["reach"]])
+    return reach, options.SIDES[how["side"]].format(r=reach)
 
 
 def window_rule(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> str:

@@ -6,32 +6,15 @@ import re
 import numpy as np
 
 from ..conventions.table import DECLARED, OF_KEYS
-from .forms import (
-    AS_THEY_ARE,
-    BY_LAW,
-    LARGE_VALUES,
-    PREFIX,
-    UNCLIPPED,
-    UNKNOWN,
-    Form,
-    Option,
-    bounds,
-    heads_of,
-    text_of,
-    window_rule,
-)  # fmt: skip
+from . import forms
+from .forms import BY_LAW, PREFIX, UNKNOWN, Form, Option, text_of
 from .options import ADDED, AXIS, MASKED, MEANINGS, OF_EACH_BATCH, PAIR, REACH, RULES, WIDE, WORD, back, to
 from .weights import MOST_HEADS
 
-ALWAYS_WORDS = {
-    "pairs": "keys",
-    "norm": "norms of queries and keys",
-    "split": "split into heads",
-    "join": "joining of heads",
-    "width": "numbers of a head",
-    "weights": "weights",
-    "cap": "cap of scores",
-}  # axes of every call, in words
+ALWAYS_WORDS = {  # axes of every call, in words
+    "pairs": "keys", "norm": "norms of queries and keys", "split": "split into heads", "join": "joining of heads",
+    "width": "numbers of a head", "weights": "weights", "cap": "cap of scores",
+}  # fmt: skip
 OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"
 ONE_TEXT_RANKS = "BS/", "BTS/"  # ranks of a mask that has no axis of heads in a call of one text or one head
@@ -69,15 +52,14 @@ class Keywords:
         self.unlike = self._unlike()
         self.told = self._told()
         self.own_scores = self._takes_other_scores() or self._needs_own_scores()
-        if self.own_scores and bounds(b.how["large"]) != UNCLIPPED:
+        if self.own_scores and forms.bounds(b.how["large"]) != forms.UNCLIPPED:
             raise NoAdapter("B clips the scores, and those that it would be given")
         self.unlike |= self.own_scores and self._empties_lse()  # a row of scores that are all LEAST has a finite one
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
         self.fills = a.how["empty"] not in (scores, *OF_KEYS) and bool(MASKED & set(a.options))
         self.empties = self.fills or self.unlike
-        same = (a.layout, a.outcome, a.order, a.of_keys) == (b.layout, b.outcome, b.order, ()) and not (
-            a.pack or b.pack
-        )
+        same = (a.layout, a.outcome, a.order, a.of_keys) == (b.layout, b.outcome, b.order, ())
+        same = same and not (a.pack or b.pack)
         plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes
         # whether the lines have the arrays as (B, N, T, D), and the axes that are looped over
         self.canonical = not plain or self.empties or self.own_scores or self.repeats
@@ -107,24 +89,22 @@ class Keywords:
         a, b = self.a, self.b
         if name not in b.options or a.options[name].form == WIDE.get(name) != b.options[name].form:
             return True
-        if (
-            name == "window"
-            and a.options[name].form == WIDE[name]
-            and any(a.how[x] not in (UNKNOWN, b.how[x]) for x in ("negative", "none"))
-        ):
-            return True
-        return any(a.how[x] != b.how[x] for x in (("side", "window") if name == "window" else (AXIS[name],)))
+        if name != "window":
+            return a.how[AXIS[name]] != b.how[AXIS[name]]
+        two_sides = "negative", "none"
+        unlike = a.options[name].form == WIDE[name] and any(a.how[x] not in (UNKNOWN, b.how[x]) for x in two_sides)
+        return unlike or any(a.how[x] != b.how[x] for x in ("side", "window"))
 
     def _takes_other_scores(self) -> bool:
         """Tell whether ``a`` and ``b`` take large scores otherwise; the adapter then clips or subtracts."""
         one, other = (x.how["large"] for x in (self.a, self.b))
         if one == other:
             return False
-        if one in LARGE_VALUES[1:]:
+        if one in forms.LARGE_VALUES[1:]:
             raise NoAdapter(f"of large scores A {one}, which no argument of B asks for")
-        if bounds(other) != UNCLIPPED:
+        if forms.bounds(other) != forms.UNCLIPPED:
             raise NoAdapter("no argument of B changes the scores that it clips")
-        if self.lse and other != AS_THEY_ARE:
+        if self.lse and other != forms.AS_THEY_ARE:
             raise NoAdapter("B subtracts no largest score of a row, which its log-sum-exp lacks")
         return True
 
@@ -134,9 +114,8 @@ class Keywords:
         if b.how["always"] and a.how["always"] != b.how["always"]:
             raise NoAdapter("B is causal whatever it is given")
         own = np.arange(4)
-        if a.how["heads"] != b.how["heads"] and any(
-            np.any(eval(x, {"n": own, "N": 4, "G": 4}) != own) for x in heads_of(b.how["heads"])
-        ):
+        moved = (np.any(eval(x, {"n": own, "N": 4, "G": 4}) != own) for x in forms.heads_of(b.how["heads"]))
+        if a.how["heads"] != b.how["heads"] and any(moved):
             raise NoAdapter("no argument of B changes the heads of keys that it reads")
         if unlike := [words for axis, words in ALWAYS_WORDS.items() if a.how[axis] != b.how[axis]]:
             raise NoAdapter(f"no argument of B changes the {unlike[0]} that it takes")
@@ -227,10 +206,8 @@ class Keywords:
         offset = a.options.get("offset")
         if offset and (always or set(RULES) & set(names)):
             default = a.defaults.get(offset.name)
-            each = OF_EACH_BATCH.format(
-                x=offset.name if default is None else f"xp.atleast_1d(xp.asarray({offset.name}))"
-            )
-            x = each if offset.form == WIDE["offset"] else offset.name
+            each = offset.name if default is None else f"xp.atleast_1d(xp.asarray({offset.name}))"
+            x = OF_EACH_BATCH.format(x=each) if offset.form == WIDE["offset"] else offset.name
             own = re.sub(r"\boffset\b", x, text_of("offset", a.how["offset"]))
             lines.append(f"if {offset.name} is not None:\n    i = i + {own}")
         lines += [f"allowed = allowed & ({text_of('causal', a.how['always'])})"] * always
@@ -238,7 +215,7 @@ class Keywords:
             option = a.options[name]
             asked = option.name if name == "is_causal" else f"{option.name} is not None"
             if name == "window":
-                rule = window_rule(a.how, option.name, pair=option.form == WIDE["window"])
+                rule = forms.window_rule(a.how, option.name, pair=option.form == WIDE["window"])
             else:
                 text = text_of(AXIS[name], a.how[AXIS[name]]).replace("rows", "xp.arange(T)[:, None]")
                 lengths = option if name == "key_lengths" else a.options.get("key_lengths")
@@ -294,9 +271,9 @@ class Keywords:
         return "" if line == "scale = scale" else line
 
     def _clipped(self) -> list[str]:
-        low, high = bounds(self.a.how["large"])
+        low, high = forms.bounds(self.a.how["large"])
         words = (f"{x:g}" if math.isfinite(x) else "None" for x in (low, high))
-        return [f"scores = xp.clip(scores, {', '.join(words)})"] * ((low, high) != UNCLIPPED)
+        return [f"scores = xp.clip(scores, {', '.join(words)})"] * ((low, high) != forms.UNCLIPPED)
 
     def _scores(self) -> list[str]:
         """All scores by the rule of ``a``; ``b`` is left with the softmax, on queries that are scores."""
@@ -315,7 +292,7 @@ class Keywords:
             elif step == "softcap" and option:
                 capped = re.sub(r"\bcap\b", option.name, re.sub(r"\bs\b", "scores", text_of(step, a.how[step])))
                 lines.append(f"if {option.name} is not None:\n    scores = {capped.replace('np.', 'xp.')}")
-        if b.how["large"] in LARGE_VALUES[1:] and a.how["large"] != b.how["large"]:
+        if b.how["large"] in forms.LARGE_VALUES[1:] and a.how["large"] != b.how["large"]:
             lines.append("scores = scores - xp.amax(scores, -1)[..., None]")
         theirs, factor = b.options.get("scale"), text_of("scale", b.how["scale"])
         if theirs and b.how["given_scale"] == BY_LAW["given_scale"]:

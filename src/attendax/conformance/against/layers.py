@@ -58,17 +58,9 @@ class Axis(NamedTuple):
 
 
 OF_HEADS = "query_norm", "key_norm", "queries_norm", "keys_norm"
+PLACES = "before", "after", "before, with a normed residual", "before, in parallel", "before, in parallel, a norm each"
 LAYER_AXES = {
-    "place": Axis(
-        (
-            "before",
-            "after",
-            "before, with a normed residual",
-            "before, in parallel",
-            "before, in parallel, a norm each",
-        ),
-        "place of the norms and residuals",
-    ),
+    "place": Axis(PLACES, "place of the norms and residuals"),
     "norm": Axis(NORMS, "norm of the layer", ("norm",)),
     "eps": Axis((1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7), "eps of the norms", ("norm",)),
     "activation": Axis(tuple(ACTIVATIONS), "activation", ("up",)),

@@ -111,10 +111,8 @@ JOINED = {"N": 1, "D": 3}  # axes of (B, N, T, D) on which arrays are joined, be
 def axes_of(layout: str, pack: str = "") -> str:
     """The axes of a layout in words."""
     joined = {"*": "N·D", "+": "tokens", "&": "B·N", "M": "N·D" if "N" in layout else "D"}
-    axes = [
-        joined.get(x, x)
-        for x in layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")
-    ]
+    letters = layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")
+    axes = [joined.get(x, x) for x in letters]
     name, _, axis = pack.partition(" ")
     if axis in (*JOINED, "W"):
         count, at = ARRAY_COUNTS[name], next(k for k, x in enumerate(axes) if "D" in x)
@@ -362,6 +360,7 @@ MODULE_STUB = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODUL
 WIDTH_NAMES = "d_k", "dk", "d_head", "head_dim", "dim_head", "head_size", "dim_k", "key_dim"
 GROUP_NAMES = "n_rep", "num_key_value_groups", "num_groups"
 KEY_HEADS = "kv_n_heads", "kv_num_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
+OF_NO_OPTION = *HEAD_NAMES, *KEY_HEADS, *UNREAD_NAMES  # names
 BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
     "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
     "cu_seqlens_k": "S", "cu_seq_k": "S", "cu_seqlens_kv": "S",
@@ -393,8 +392,6 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
     f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)", "(B, T, S)")
 )
-OPEN_WINDOWS = "T + S", "(-1, -1)"  # that hide nothing
-OPEN_LENGTHS = ("xp.zeros((B,), dtype=xp.int32) + S",)  # all keys
 OF_QUERIES = "positions", "position_ids", "q_positions", "query_positions", "q_pos", "pos_q", "cache_position"
 OPEN_POSITIONS = {  # by name: those of queries are the last of the keys'
     name: (line, f"{line} + xp.zeros((B, 1), dtype=xp.int32)")

@@ -9,6 +9,7 @@ from attendax.exits import Refusal
 from ..worker.errors import Failed
 from . import comparing, comparing_layers, describing, describing_layers, examples, forms, writing
 from .asking import GENERAL, SQUARE, TOLERANCE, Candidate, Equality, Probe, arrays, distance
+from .combinations import COMBINATION
 from .comparing import Difference
 from .describing_layers import CandidateLayer
 from .examples import Record
@@ -16,6 +17,7 @@ from .forms import Form
 from .layers import SIZES
 from .neighbours import holds, neighbour, refuted, with_options
 from .options import BEGINS, MASKED, OPTIONS
+from .plain_call import PlainCall
 from .remote import Function
 
 NUM_HEADS = 2
@@ -70,7 +72,7 @@ class Comparison(NamedTuple):
             by_formula = ", which computes A by formula, because no argument of B makes B equal A:"
             lines += [said + (f" around {self.around}:" if self.around else by_formula), "", self.adapter.rstrip(), ""]
             lines += [f"The cases: {self.checked.varied}."] * bool(self.checked.varied)
-        lines += [f"{note}." if describing.COMBINATION in note else f"Not compared: {note}." for note in self.notes]
+        lines += [f"{note}." if COMBINATION in note else f"Not compared: {note}." for note in self.notes]
         return "\n".join(lines).rstrip()
 
 
@@ -161,10 +163,10 @@ def _sizes(a: Candidate, b: Candidate) -> tuple[int, ...]:
 
 def _as_called(x: Candidate) -> list[Candidate]:
     """A function of no known formula, in each layout of all axes in which it gives a result of the shape of one."""
-    asked, probe = describing.Describing(x.fn), Probe(arrays(GENERAL), {})
+    call, probe = PlainCall(x.fn), Probe(arrays(GENERAL), {})
     unknown = {name: describing.NOT_TAKEN for name in x.fn.names if name not in x.fn.required}
     forms_of = (form for form in forms.layouts(x.fn, GENERAL) if len(form.layout) == 4)
-    taken = ((form, asked.answer(form, probe)) for form in forms_of)
+    taken = ((form, call.answer(form, probe)) for form in forms_of)
     fits = [form for form, found in taken if found and found[0].shape == (*GENERAL[:3], GENERAL[5])]
     made = (dataclasses.replace(form, arrays=x.fn.kind(), grouped=True) for form in fits)
     return [Candidate(x.fn, form, unknown=unknown) for form in made]
@@ -259,7 +261,7 @@ def _notes(a: Candidate, b: Candidate, compared: set[str], directly: frozenset[s
     for letter, x in (("A", a), ("B", b)):
         names: dict[str, list[str]] = {}
         for name, why in x.unknown.items():
-            if name.startswith(describing.COMBINATION):
+            if name.startswith(COMBINATION):
                 found.append(f"{letter}'s {name}: {why}")
             elif name not in directly:
                 names.setdefault(why, []).append(name)
@@ -280,12 +282,12 @@ def _unknown(a: Candidate, b: Candidate) -> Comparison:
     notes = (f"any keyword, for the formula of {letters} is not known",)
     plain, probe = [], Probe(arrays(GENERAL), {})
     for letter, x in (("A", a), ("B", b)):
-        asked = describing.Describing(x.fn)
-        given = [(form, asked.answer(form, probe)) for form in forms.layouts(x.fn, GENERAL) if asked.takes(form, probe)]
+        call = PlainCall(x.fn)
+        answers = [(form, call.answer(form, probe)) for form in forms.layouts(x.fn, GENERAL) if call.takes(form, probe)]
         kind = x.fn.kind()
-        plain.append([(Candidate(x.fn, dataclasses.replace(form, arrays=kind)), out) for form, out in given if out])
+        plain.append([(Candidate(x.fn, dataclasses.replace(form, arrays=kind)), out) for form, out in answers if out])
         if not plain[-1]:
-            raise Refusal(_raises(letter, x.fn, asked.said or "nothing, as it takes no three arrays"))
+            raise Refusal(_raises(letter, x.fn, call.first_error or "nothing, as it takes no three arrays"))
     for (one, mine), (other, theirs) in itertools.product(*plain):
         if mine[0].shape == (2, 4, 3, 6) and distance(theirs, mine) <= TOLERANCE:
             found = compare(one, other)

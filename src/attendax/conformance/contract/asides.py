@@ -1,5 +1,6 @@
-"""Parameters that no case of `attendax check` asks for, and whose meaning is tried all the same."""
+"""Words for parameters that no case of `attendax check` asks for: without effect, or of a meaning that is tried."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,73 +9,119 @@ import numpy as np
 
 from ..against import forms, options
 from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
+from ..against.caller import Caller
 from ..against.forms import Form, Option
-from ..against.options import INTO, LONGEST_NAMES, QUERY_LENGTHS, is_dropout_mask
-from ..against.remote import Function
+from ..against.options import INTO, LONGEST_NAMES, OPTIONS, QUERY_LENGTHS, is_dropout_mask
+from ..against.reading import Reading
 from ..conventions.table import DECLARED
+from .finer_reading import FinerReading
+from .limit import OutOfTime
 
 PAST_PAIRS = (
     ("past_key", "past_value"), ("past_k", "past_v"), ("k_cache", "v_cache"), ("cache_k", "cache_v"),
     ("k_past", "v_past"),
 )  # fmt: skip
-PASTS = (
-    *sum(PAST_PAIRS, ()),
-    "past_key_value",
-    "past_key_values",
-    "layer_past",
-    "past_kv",
-    "kv_cache",
-    "past",
-    "cache",
-)
+PASTS = *sum(PAST_PAIRS, ()), "past_key_value", "past_key_values", "layer_past", "past_kv", "kv_cache", "past", "cache"
 PAST = 2  # tokens of earlier calls
 START, END = DECLARED["start"], DECLARED["end"]  # of causal
 FAULT = "fault: "  # before words for a meaning that is a defect
 OPEN = "open: "  # and for one that is right only if it is meant
 NORMS = "q_norm", "k_norm"  # functions or None, as of timm
 HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
-    "op",
-    "module",
-    "stream",
-    "preferred_element_type",
-    "flash_attention",
-    "use_flash_attention",
-    "use_flash",
-    "config",
-    "cfg",
-    "kernel_options",
-    "name",
-    "seed",
-)
+    "op", "module", "stream", "preferred_element_type", "flash_attention", "use_flash_attention", "use_flash", "config",
+    "cfg", "kernel_options", "name", "seed",
+)  # fmt: skip
 LAYOUTS = "layout", "kv_layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 SCALED = "bias, scale, softcap, mask"  # the order of steps in which the scale is applied to a bias as well
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
 Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
 
 
-def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str) -> str:
-    """Words for the meaning of a parameter, that calls have confirmed; empty if none is known.
+def idle(reading: FinerReading, form: Form, name: str) -> str:
+    """Words for a parameter that may have other values, by which its first result is the same; else nothing."""
+    values, own = _values(reading, name), form.keeping(x for x in form.options if not form.options[x].name)
+    if not values or name in OPTIONS["return_lse"].names or name in form.given or beside(reading, form, name):
+        return ""
+    probe, several, answers = reading.probe({}), reading.several, list[Answer]()
+    right, reading.several = reading.right(form, probe), False
+    with contextlib.suppress(OutOfTime):
+        for x in values:
+            other = dataclasses.replace(own, given={**form.given, name: x})
+            answer = reading.answer(other, probe)
+            if answer and answer[0].shape != right[0].shape:  # perhaps one array where there were several
+                answer = reading.answer(dataclasses.replace(other, first=False), probe)
+            answers.append(answer)
+    always = form.first or "return_lse" in own.options  # gives several
+    fewer, more = always and not reading.several, reading.several and not always
+    reading.several = several
+    if not any(answers) or any(distance(x[:1], right[:1]) > TOLERANCE for x in answers if x):
+        return ""
+    return "gives more results" if more else "gives its first result alone" if fewer else "changes nothing"
 
-    Args:
-        fn: the function.
-        ask: its answer to a probe, called by a form.
-        form: its form, of which the options are left out.
-        sizes: B, N, T, S, D, V.
-        name: of the parameter.
-    """
-    if (
-        name in HOOKS
-        or (name in NORMS and fn.defaults.get(name, ...) is None)
-        or name in LONGEST_NAMES
-        or name.endswith("_dtype")
-        or is_dropout_mask(name)
-        or (name in LAYOUTS and isinstance(fn.defaults.get(name), str))
-    ):
+
+def beside(reading: Reading, form: Form, name: str) -> str:
+    """Words for a parameter whose other values change no result except beside an option; else nothing."""
+    with contextlib.suppress(OutOfTime):
+        for ours in (x for x in form.options if x in OPTIONS and form.options[x].name):
+            probe = next((probes[-1] for _, probes in reading.questions(form, ours)), reading.probe({}))
+            both = probe, probe._replace(options={})
+            before = [reading.answer(form, x)[:1] for x in both]
+            for value in _values(reading, name)[-1:]:  # of JAX each is one more program
+                other = dataclasses.replace(form, given={**form.given, name: value})
+                after = [reading.answer(other, x)[:1] for x in both]
+                if all(before) and all(after):
+                    with_option, alone = map(distance, after, before)
+                    if alone <= TOLERANCE < with_option:
+                        return f"it changes results beside {form.options[ours].name}, by no known meaning"
+    return ""
+
+
+def _values(reading: Reading, name: str) -> tuple[Any, ...]:
+    """Other values of a parameter whose default is a number."""
+    default = reading.fn.defaults.get(name)
+    if isinstance(default, bool):
+        return (not default,)
+    if isinstance(default, int):
+        return (2, 3, 2 * default) if default > 1 else (1 - default, 2)
+    if isinstance(default, float):
+        return (0.5, 1.0) if -1 <= default <= 0 else (2 * default, default / 2)  # -1 is off, as 0 is
+    return ()
+
+
+def words(reading: FinerReading, form: Form, name: str) -> str:
+    """Words for a parameter that no case asks for, or that it refuses by name whatever its value is; else nothing."""
+    number = bool({"scale", "softcap", "window", "offset", "is_causal", "return_lse"} & {*options.named(name)})
+    if number and name in reading.refusals and name not in reading.taken:
+        return f"refused, {reading.refusals[name]!r}"
+    with contextlib.suppress(OutOfTime):
+        if _is_cap(reading, form, name):
+            return "the cap of scores"
+        twice = {"mask", "bias"} & form.options.keys() & {*options.named(name)} if name in reading.fn.names else ()
+        by_kind = (reading.beside_another(form, name, x) for x in sorted(twice, reverse=True))  # a mask may be numbers
+        return next(filter(None, by_kind), "") if twice else _meaning(reading, form, name)
+    return ""
+
+
+def _is_cap(reading: Reading, form: Form, name: str) -> bool:
+    """Tell whether a parameter is the number by which all scores are capped."""
+    cap = reading.fn.defaults.get(name)
+    if not isinstance(cap, int | float) or f"{cap:.4g}" != form.how["cap"]:
+        return False
+    twice = dataclasses.replace(form.but(cap=f"{2 * cap:.4g}"), given={**form.given, name: 2 * cap})
+    return reading.settled([twice], [reading.probe({})]) is not None
+
+
+def _meaning(caller: Caller, form: Form, name: str) -> str:
+    """Words for the meaning of a parameter, that calls have confirmed; empty if none is known."""
+    fn, sizes = caller.fn, caller.sizes
+    default = fn.defaults.get(name, ...)
+    left = name in (*HOOKS, *LONGEST_NAMES) or name.endswith("_dtype") or is_dropout_mask(name)
+    if left or (name in NORMS and default is None) or (name in LAYOUTS and isinstance(default, str)):
         return "left as it is, not tested"
-    if isinstance(fn.defaults.get(name), bool) and "scale" in options.named(name):
-        return _switch(ask, form, sizes, name, value=not fn.defaults[name])
+    if isinstance(default, bool) and "scale" in options.named(name):
+        return _switch(caller, form, name, value=not default)
     if name in PASTS:
-        return _past(fn, ask, form, sizes, name)
+        return _past(caller, form, name)
     if name not in ASIDES:
         return ""
     plain = form.keeping(x for x in form.options if not form.options[x].name)
@@ -87,24 +134,25 @@ def words(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         return Candidate(fn, asked).right(probe)[lse]
 
     values, rights = ASIDES[name](right, *sizes[:4])
-    answers = (ask(given, Probe(arrays(sizes), {forms.PREFIX + name: x})) for x in values)
+    answers = (caller.answer(given, Probe(arrays(sizes), {forms.PREFIX + name: x})) for x in values)
     found = next(filter(None, answers), None)
     near = (x for x, y in rights.items() if found and distance(found[:1], (y,), some=True) <= TOLERANCE)
     return next(near, "")
 
 
-def _switch(ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str, *, value: bool) -> str:
+def _switch(caller: Caller, form: Form, name: str, *, value: bool) -> str:
     """Words for a parameter that switches the scale on or off."""
-    plain, probe = form.keeping(x for x in form.options if not form.options[x].name), Probe(arrays(sizes), {})
+    plain, probe = form.keeping(x for x in form.options if not form.options[x].name), caller.probe({})
     other = plain.but(scale="1" if form.how["scale"] != "1" else forms.BY_LAW["scale"])
-    found = ask(dataclasses.replace(plain, given={**form.given, name: value}), probe)
+    found = caller.answer(dataclasses.replace(plain, given={**form.given, name: value}), probe)
     right = Candidate(None, other).right(probe)
     same = found and distance(found[:1], right[:1]) <= TOLERANCE
     return f"{value}: the scale is {other.how['scale']}" if same else ""
 
 
-def _past(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes: tuple[int, ...], name: str) -> str:
+def _past(caller: Caller, form: Form, name: str) -> str:
     """Words for keys and values of earlier calls, in two parameters or a pair: they are joined to those of the call."""
+    fn, sizes = caller.fn, caller.sizes
     query, key, value = arrays(sizes)
     plain = form.keeping(x for x in form.options if not form.options[x].name)
     names = next((x for x in PAST_PAIRS if name in x), (name,))
@@ -123,7 +171,7 @@ def _past(fn: Function, ask: Callable[[Form, Probe], Answer], form: Form, sizes:
         past = [eval(into.format(x="x"), {"xp": np, "x": x[:, :, :PAST], "B": sizes[0]}) for x in (key, value)]
         given = dict(zip(names, past if len(names) > 1 else [tuple(past)], strict=True))
         rest = query[:, :, first:], key[:, :, PAST:], value[:, :, PAST:]
-        found = ask(plain, Probe(rest, {forms.PREFIX + x: y for x, y in given.items()}))
+        found = caller.answer(plain, Probe(rest, {forms.PREFIX + x: y for x, y in given.items()}))
         near = (said for said, right in rights.items() if found and distance(found[:1], (right,)) <= TOLERANCE)
         if said := next(near, ""):
             return said
@@ -139,11 +187,8 @@ def _slopes(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     biases = {text: np.broadcast_to(slopes[:, None, None] * x, (B, N, T, S)) for text, x in lines.items()}
     biases = {text: x.astype(np.float32) for text, x in biases.items()}
     rights = {text: right(bias=x) for text, x in biases.items()}
-    rights |= {
-        f"{OPEN}{x}, then times the scale, as Falcon does": right(bias=biases[x], order=SCALED)
-        for x in biases
-        if FAULT not in x
-    }
+    for x in (x for x in biases if FAULT not in x):
+        rights[f"{OPEN}{x}, then times the scale, as Falcon does"] = right(bias=biases[x], order=SCALED)
     return [slopes, np.tile(slopes, (B, 1)), slopes[:, None, None]], rights
 
 

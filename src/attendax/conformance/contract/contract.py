@@ -8,21 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ..adapters.implementation import OPTIONS as PROTOCOL_OPTIONS
-from ..against.describing import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_PLAIN, ON_BOTH_SIDES, OTHER_MEAN, UNSCALED
+from ..against import options
+from ..against.dropout import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OTHER_MEAN, UNSCALED
 from ..against.forms import BY_LAW, Form, Option, order_of
-from ..against.options import (
-    ADDED,
-    BEGINS,
-    LONGEST_NAMES,
-    MASKED,
-    MASKING,
-    MODULE_STUB,
-    OPEN_POSITIONS,
-    OR_ADDED,
-    PAIR,
-    WIDE,
-    axes_of,
-)
+from ..against.options import ADDED, BEGINS, MASKED, MASKING, OR_ADDED, PAIR, WIDE, axes_of
+from ..against.plain_call import OF_PLAIN
+from ..against.reading import ON_BOTH_SIDES
 from ..against.weights import WEIGHT, WEIGHTS, projected
 from ..conventions.table import ADDED_INSTEAD, CONVENTION, DECLARED, DEFECT, EQUAL_LENGTHS, INSTEAD, TABLE, UNUSUAL
 from ..conventions.values import Conventions
@@ -131,12 +122,9 @@ class Contract:
             words = " and ".join(f"its {x} is used as the {y}" for x, y in moved)
             yield Meaning("arrays", ", ".join(f"{x} as {y}" for x, y in moved), DEFECT, words)
         if always := self.form.how["always"]:
-            kind, words = (
-                Conventions().but(causal=always).kind("causal"),
-                f"it is causal without being asked, {always}",
-            )
+            kind, words = Conventions().but(causal=always).kind("causal"), f"it is causal without being asked, {always}"
             said = "its name or docstring says causal" * self.says_causal
-            said = said or "it is given positions" * bool({*OPEN_POSITIONS} & {*self.form.meant})
+            said = said or "it is given positions" * bool({*options.OPEN_POSITIONS} & {*self.form.meant})
             meant = said * (kind in ("law", CONVENTION))
             kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL
             yield Meaning("always", always, kind, words, meant)
@@ -151,9 +139,8 @@ class Contract:
         for name, words in self.faults.items():
             yield Meaning(name, words, DEFECT, words)
         if (large := self.form.how["large"]) != BY_LAW["large"]:
-            yield Meaning(
-                "large", large, UNUSUAL if large.startswith("clips") else DEFECT, f"of large scores it {large}"
-            )
+            kind = UNUSUAL if large.startswith("clips") else DEFECT
+            yield Meaning("large", large, kind, f"of large scores it {large}")
         if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", BY_LAW["empty_lse"]):
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
 
@@ -190,10 +177,10 @@ class Contract:
         yield f"{self.path}   {FRAMEWORKS[form.arrays]}"
         yield ""
         yield f"How it is called ({took}{', the limit' * self.cut})"
-        packs = [x for x in form.meant if x in BEGINS or x in LONGEST_NAMES]
+        packs = [x for x in form.meant if x in BEGINS or x in options.LONGEST_NAMES]
         of_x = projected(form.meant) if form.layout in WEIGHTS else []
         left_out = {*packs, *of_x, *(x.name for x in form.options.values()), *(x.partition(":")[0] for x in self.idle)}
-        said = {MODULE_STUB: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
+        said = {options.MODULE_STUB: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
         meant = {k: said.get(x, x) for k, x in form.meant.items() if k not in left_out}
         more = [f"{k} = {x}" for k, x in meant.items() if k not in form.defaults]
@@ -218,14 +205,8 @@ class Contract:
         if of_number and self.conventions.kind("window") != DEFECT:
             limit = {"window": f": {form.how['reach']}, {form.how['side']}"}
         keywords = [_option(ours, x, form.outcome) + limit.get(ours, "") for ours, x in form.options.items() if x.name]
-        yield from _rows(
-            "keywords",
-            [
-                *keywords,
-                *(f"{x}: {self._of_dropout()}" for x in self.dropout),
-                *self.idle,
-            ],
-        )
+        dropout = [f"{x}: {self._of_dropout()}" for x in self.dropout]
+        yield from _rows("keywords", [*keywords, *dropout, *self.idle])
         if form.word:
             yield from _rows("", [f"{form.options['mask'].name} may be the word 'causal', {form.word}"])
         meanings = list(self.meanings())

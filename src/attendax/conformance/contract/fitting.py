@@ -6,22 +6,11 @@ It raises NotImplementedError for calls that the function cannot be asked: those
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from ..against.describing import MODES
+from ..against import options
+from ..against.dropout import MODES
 from ..against.forms import PREFIX, UNKNOWN, Form, Option, text_of
 from ..against.keywords import ONE_TEXT_RANKS
-from ..against.options import (
-    ADDED,
-    BEGINS,
-    MEANINGS,
-    ONE_QUERY,
-    OR_ADDED,
-    UNDER_A_ROOT,
-    VARLEN,
-    WIDE,
-    WITH_CAUSAL,
-    WORD,
-    first_kind,
-)
+from ..against.options import ADDED, MEANINGS, OR_ADDED, WIDE, WITH_CAUSAL, WORD, first_kind
 from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
 from ..cases.square import ALIKE
@@ -86,15 +75,15 @@ def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
         found["segments apart"] = f"{segments.name} is of queries and of keys"
     found |= dict.fromkeys(["sinks"] * form.has_one_key_head, said)
     found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.outcome), said)
-    found |= dict.fromkeys(["empty arrays"] * (form.layout == VARLEN), "a packed sequence has tokens")
+    found |= dict.fromkeys(["empty arrays"] * (form.layout == options.VARLEN), "a packed sequence has tokens")
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D", "T != S"] * form.pack.startswith("qkv"), said)
     found |= dict.fromkeys(["V != D"] * (form.pack.startswith("kv") or "M" in form.layout), said)
     square = {form.options[k].name for k in alike}
-    options = [k for k, x in form.options.items() if x.name in square]
-    options += ["bias"] * any(k == "mask" and form.options[k].form.endswith((ADDED, OR_ADDED)) for k in options)
-    found |= {trait: "it raises" for trait, x in ALIKE.items() if x.replace("query_segment_ids", "segments") in options}
+    limited = [k for k, x in form.options.items() if x.name in square]
+    limited += ["bias"] * any(k == "mask" and form.options[k].form.endswith((ADDED, OR_ADDED)) for k in limited)
+    found |= {trait: "it raises" for trait, x in ALIKE.items() if x.replace("query_segment_ids", "segments") in limited}
     return found | dict.fromkeys(["not finite"] * (form.layout in WEIGHTS), said)
 
 
@@ -134,9 +123,9 @@ def _rule_out(condition: str, why: str) -> list[str]:
 def _limits(form: Form, *, short: bool, alike: Mapping[str, str]) -> list[str]:
     """Lines that rule out sizes; of the options ``alike`` by keyword, with other lengths than T = S."""
     lines = list[str]()
-    if form.layout == VARLEN and len({*BEGINS} & {*form.meant}) == 1:
+    if form.layout == options.VARLEN and len({*options.BEGINS} & {*form.meant}) == 1:
         lines += _rule_out("T != S", "sequences begin at one list: queries and keys of equal lengths alone")
-    if form.layout in ONE_QUERY:
+    if form.layout in options.ONE_QUERY:
         lines += _rule_out(f"T > {MOST_ROWS}", "it takes one query at a time: here each is a call of its own text")
     if form.pack.startswith("qkv"):
         why = "query, key and value are one array: T = S only"
@@ -220,7 +209,7 @@ def _numbers(asked: Mapping[str, Option], form: Form, no_limit: str) -> list[str
         default = form.defaults.get(name)
         if isinstance(default, int | float) and default < 0:
             lines += _rule_out("scale is not None and scale < 0", f"{name} below 0 counts as not given")
-        if kind == UNDER_A_ROOT:
+        if kind == options.UNDER_A_ROOT:
             lines += _rule_out("scale is not None and scale <= 0", f"{name} is a number under a root")
     if (offset := asked.get("offset")) and offset.form != WIDE["offset"]:
         several = _rule_out("len(set(offset.tolist())) > 1", "its offset is one number")
