@@ -1,4 +1,4 @@
-"""How options act together: which of two counts, and in which order the steps of the scores come."""
+"""Options together: which of two counts, and in which order the steps of the scores come."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""What dropout does to the results, at a rate at which each way has another mean."""
+"""Dropout: its effect on the results, at a rate at which each way has another mean."""
 
 import dataclasses
 

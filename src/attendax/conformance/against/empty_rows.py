@@ -1,4 +1,4 @@
-"""What a query without any key gets: its result, and its log-sum-exp."""
+"""Queries without any key: their result, and their log-sum-exp."""
 
 import numpy as np
 

@@ -48,7 +48,7 @@ LOW = 1e4  # of numbers whose products no cap leaves as they are
 
 
 class PlainCall(Caller):
-    """How a function is called without options."""
+    """Calls without options."""
 
     def __init__(self, fn: Function) -> None:
         super().__init__(fn)

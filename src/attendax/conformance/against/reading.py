@@ -22,7 +22,7 @@ INSTEAD_OF = {"mask": INSTEAD, "bias": ADDED_INSTEAD}  # options that may take t
 
 
 class Reading(PlainCall):
-    """What a keyword means."""
+    """The meaning of each keyword."""
 
     asks_beside_causal = False  # whether a window may count with causal alone, which no adapter of ``diff`` has
 

@@ -75,7 +75,7 @@ class Describer(FinerReading):
         )  # fmt: skip
 
     def _unread(self, form: Form, unread: dict[str, str], *, cut: bool) -> dict[str, str]:
-        """What is not understood, in words for a user."""
+        """The parameters that are not understood, in words for a user."""
         taken = {x for k, option in form.options.items() for x in (option if k == "segments" else option[:1])}
         for name in (x for x in self._free() if cut and x not in (*taken, *unread, *form.given)):
             unread[name] = "no time to find out; --limit SECONDS gives more"
