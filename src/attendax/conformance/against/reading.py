@@ -134,10 +134,10 @@ class Reading(PlainCall):
         return not self.answer(form, plain) or self.is_nearly(form, probe)
 
     def _of_one_head_beside_groups(self, form: Form, ours: str) -> Form:
-        """The form; with a mask or a bias of one head if beside fewer key heads it takes no other."""
+        """The form; with a mask or a bias of one head if beside fewer key heads it raises with others."""
         option, groups = form.options[ours], arrays(self.sizes, groups=2)
         values = options.drawn(ours, option.form, self.sizes, each_head=True)
-        if self.is_nearly(form, Probe(groups, {ours: values})):
+        if self.answer(form, Probe(groups, {ours: values})):
             return form
         one = form.offering(ours, option._replace(form=option.form.replace("BNTS", ONE_HEAD, 1)))
         return one if self.is_nearly(one, Probe(groups, {ours: values[:, :1]})) else form
