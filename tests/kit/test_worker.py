@@ -309,3 +309,13 @@ class TestCommand:
         assert process.returncode == 130
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "started").read_text()), 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_threads_of_openmp_sleep_while_they_wait():
+    """On a busy machine they would spend the CPU seconds of the run."""
+    child = Child()
+    with open(f"/proc/{child.process.pid}/environ", "rb") as file:
+        assert b"OMP_WAIT_POLICY=PASSIVE" in file.read().split(b"\0")
+    child.kill()
+    child.process.wait()

@@ -25,6 +25,8 @@ NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* 
 PATIENCE, WORTH = 9, 0.05  # times a limit that a busy machine may add to it, and the seconds that are added at least
 POLL_SECONDS = 0.25  # seconds on the clock after which it is asked again whether the time of a run is over
 GRACE_SECONDS = 1.0  # seconds in which a process ends that has closed its output
+# Threads of OpenMP sleep while they wait: on a busy machine they would spend most of the CPU seconds of a run.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
 POSIX = os.name == "posix"
 
@@ -37,7 +39,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-c", START, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=WAITING | os.environ, **own,
         )  # fmt: skip
         self.events: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
         self.printed = b""
