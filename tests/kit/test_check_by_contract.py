@@ -340,12 +340,15 @@ WORDS = {  # of the first cause, or of what is unsettled
     "weights_scaled": "1/√(N·D)", "texts_heads": "by a reshape without a transpose",
     "queries_padded": "hide queries", "times_tril": "masked scores are 0", "caps_after": "caps after the mask",
     "past_uncounted": "does not count the keys of earlier calls", "one_head_axis": "softmax runs over the queries",
-    "layer_mixed": "by a reshape without a transpose",
+    "layer_mixed": "by a reshape without a transpose", "mingpt_joined": "by a reshape without a transpose",
+    "sdpa_past": "does not count the keys of earlier calls",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
     "mask_of_clip": "hides a key, and by that name it shows one",
     "mystery": "slope",
+    "zamba": "the scale is √2/√D",
+    "rescaled": "the scale is 1.87385",
     "dilated": "dilation is not understood: it changes results beside window",
     "neox": "causal without being asked",
     "t5": "not scaled",

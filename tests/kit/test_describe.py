@@ -590,6 +590,22 @@ def test_who_says_causal_means_it(words, kind):
     assert [(x.axis, x.kind) for x in described(attend).meanings()] == [("always", kind)]
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "kind"),
+    [
+        ("attend", "As in T5, the scores are not scaled.", "convention"),
+        ("attend", "Scaled dot products.", "unusual"),
+        ("attend_unscaled", "", "unusual"),
+    ],
+)
+def test_a_docstring_that_says_what_is_unusual_means_it(name, words, kind):
+    def attend(query, key, value):
+        return shares(query @ key.swapaxes(-1, -2)) @ value
+
+    attend.__name__, attend.__doc__ = name, words
+    assert [(x.axis, x.value, x.kind) for x in described(attend).meanings()] == [("scale", "1", kind)]
+
+
 class Attends:
     def __call__(self, q, k, v):
         weights = np.exp(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5)

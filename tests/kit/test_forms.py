@@ -14,6 +14,7 @@ from attendax.conformance.against import comparing, diff, remote
 from attendax.conformance.against import report as against
 from attendax.conformance.cases import CASES
 from attendax.conformance.cases import named as named_case
+from attendax.conformance.cases.case import Inputs
 from attendax.conformance.cases.how import How
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions.search import fitting
@@ -433,3 +434,20 @@ def test_two_values_are_named_or_nothing_false(seed):
     form = LAW.but(**dict((one, other)))
     said, report = named(form)
     assert {name for name in said & SAYABLE - words(form) if not is_so(form, name, report)} == set()
+
+
+@pytest.mark.parametrize("norm", ["unit", "root mean square", "unit, eps", "root mean square, eps"])
+def test_gradients_through_a_norm(norm):
+    """By the difference of two results along random tangents."""
+    rng, conventions = np.random.default_rng(0), LAW.but(norm=norm)
+    arrays = {x: rng.normal(size=(2, n, t, 6)) for x, n, t in (("query", 4, 5), ("key", 2, 7), ("value", 2, 7))}
+    cotangent = rng.normal(size=(2, 4, 5, 6))
+    tangents = {name: rng.normal(size=x.shape) for name, x in arrays.items()}
+
+    def loss(step):
+        moved = {name: x + step * tangents[name] for name, x in arrays.items()}
+        return np.vdot(cotangent, formula.forward(Inputs(moved, {}, {}), conventions)["out"])
+
+    found = formula.gradient(Inputs(arrays, {}, {"cotangent": cotangent}), conventions)
+    along = sum(np.vdot(found[f"grad {name}"], x) for name, x in tangents.items())
+    np.testing.assert_allclose(along, (loss(1e-6) - loss(-1e-6)) / 2e-6, rtol=1e-6)

@@ -628,3 +628,39 @@ def layer_mixed(X, W_q, W_k, W_v, W_o, n_heads):
     B, T, C = X.shape
     q, k, v = ((X @ W).reshape(B, n_heads, T, -1) for W in (W_q, W_k, W_v))
     return (softmax(q @ k.swapaxes(2, 3) / np.sqrt(C // n_heads)) @ v).reshape(B, T, C) @ W_o
+
+
+def bloom(Q, K, V):
+    """(N, T, D): causal attention with ALiBi, (N, T, T) scores."""
+    far = np.arange(Q.shape[1]) - np.arange(Q.shape[1])[:, None]
+    s = Q @ K.swapaxes(1, 2) / np.sqrt(Q.shape[-1]) + slopes(len(Q))[:, None, None] * far
+    return softmax(np.where(far > 0, np.finfo(Q.dtype).min, s)) @ V
+
+
+def slopes(n):
+    if np.log2(n).is_integer():
+        return np.power(2.0, -8 * np.arange(1, n + 1) / n).astype(np.float32)
+    power = 2 ** int(np.log2(n))
+    return np.concatenate([slopes(power), slopes(2 * power)[::2][: n - power]])
+
+
+def mingpt_joined(q, k, v, n_head):
+    """(B, T, N·D), causal; the result (B, N, T, D) is reshaped without a transpose."""
+    q, k, v = (x.reshape(*x.shape[:2], n_head, -1).swapaxes(1, 2) for x in (q, k, v))
+    s = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1])
+    out = softmax(np.where(np.tri(q.shape[2]), s, -np.inf)) @ v
+    return out.reshape(len(q), q.shape[2], -1)
+
+
+def zamba(query, key, value, attention_mask=None):
+    """A scale of a part of the width: a number that is no power of 2."""
+    s = query @ key.swapaxes(-1, -2) * (query.shape[-1] / 2) ** -0.5
+    s = s if attention_mask is None else np.where(attention_mask[:, None, None], s, np.finfo(s.dtype).min)
+    return softmax(s) @ value
+
+
+def rescaled(query, key, value):
+    """Scores times a number of no short form."""
+    return (
+        softmax(query @ key.swapaxes(-1, -2) * np.float32((0.1 * np.log(40) + 1) ** 2 / query.shape[-1] ** 0.5)) @ value
+    )

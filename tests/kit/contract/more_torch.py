@@ -481,3 +481,47 @@ def packed_layer_scale_by_model(x, qkv_weight, qkv_bias, out_weight, num_heads):
     C = x.shape[-1]
     narrow = torch.ones(3, C) * torch.tensor([num_heads**-0.5, 1, 1])[:, None]
     return packed_layer(x, qkv_weight * narrow.reshape(-1, 1), qkv_bias, out_weight, num_heads)
+
+
+def sdpa_past(q, k, v, layer_past=None):
+    """Causal; is_causal of PyTorch counts from the first key, also behind keys of earlier calls; one query sees all."""
+    if layer_past is not None:
+        k, v = (torch.cat(both, -2) for both in zip(layer_past, (k, v), strict=True))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=q.shape[-2] > 1)
+
+
+def nano_biases(x, c_attn_weight, c_proj_weight, n_head, c_attn_bias=None, c_proj_bias=None):
+    """nanoGPT as a function of its weights and biases; not causal."""
+    qkv = torch.nn.functional.linear(x, c_attn_weight, c_attn_bias).split(x.shape[-1], 2)
+    q, k, v = (y.unflatten(2, (n_head, -1)).transpose(1, 2) for y in qkv)
+    out = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
+    return torch.nn.functional.linear(out.transpose(1, 2).flatten(2), c_proj_weight, c_proj_bias)
+
+
+def qwen(q, k, v, q_norm_weight, k_norm_weight, num_heads, num_kv_heads, eps=1e-6):
+    """Queries and keys (B, T, N·D) are divided by the root mean square of each head; causal."""
+    q, k, v = (
+        x.unflatten(2, (n, -1)).transpose(1, 2) for x, n in ((q, num_heads), (k, num_kv_heads), (v, num_kv_heads))
+    )
+    norms = (x.float() * (x.float().square().mean(-1, keepdim=True) + eps).rsqrt() for x in (q, k))
+    q, k = (x.to(v.dtype) * w for x, w in zip(norms, (q_norm_weight, k_norm_weight), strict=True))
+    k, v = (x.repeat_interleave(num_heads // num_kv_heads, 1) for x in (k, v))
+    s = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(torch.ones(q.shape[2], q.shape[2]).triu(1).bool(), -torch.inf)
+    return (torch.softmax(s, -1) @ v).transpose(1, 2).flatten(2)
+
+
+def _step(q, k_cache, v_cache, hidden):
+    B, _, N, D = q.shape
+    G = k_cache.shape[2]
+    s = torch.einsum("bgnd,bsgd->bgns", q.view(B, G, N // G, D), k_cache) * D**-0.5
+    s = s.masked_fill(hidden[:, None, None], -torch.inf)
+    return torch.einsum("bgns,bsgd->bgnd", torch.softmax(s, -1), v_cache).reshape(B, 1, N, D)
+
+
+def decode_step(q, k_cache, v_cache, cache_seqlens):
+    """One query (B, 1, N, D) beside caches (B, S, G, D), and the number of tokens in them."""
+    return _step(q, k_cache, v_cache, torch.arange(k_cache.shape[1]) >= cache_seqlens[:, None])
+
+
+def decode_step_long(q, k_cache, v_cache, cache_seqlens):
+    return _step(q, k_cache, v_cache, torch.arange(k_cache.shape[1]) > cache_seqlens[:, None])

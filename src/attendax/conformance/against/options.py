@@ -33,9 +33,11 @@ OUT_OF = {  # and back
     VARLEN: "{x}.reshape(B, T + 1, {x}.shape[1], -1)[:, :T].swapaxes(1, 2)",
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
-ONE_QUERY = {  # layouts of one query for each text and head, without an axis of tokens, and those of their keys
-    "BND": ("BTND", "BNTD"), "BD": ("BTD",), "ND": ("TND", "NTD"), "D": ("TD",),
+ONE_QUERY = {  # layouts of one query for each text and head, with or without an axis of tokens, and those of their keys
+    "BND": ("BTND", "BNTD"), "BD": ("BTD",), "ND": ("TND", "NTD"), "D": ("TD",), "B1ND": ("BTND",), "BN1D": ("BNTD",),
 }  # fmt: skip
+INTO |= {"B1ND": "{x}.swapaxes(1, 2)", "BN1D": "{x}"}
+OUT_OF |= {"B1ND": "{x}.swapaxes(1, 2)", "BN1D": "{x}"}
 INTO |= {"BND": "{x}[:, :, 0]", "ND": "{x}[:, 0]", "BD": "{x}[:, 0]", "D": "{x}[0]"}
 OUT_OF |= {"BND": "{x}[:, :, None]", "ND": "{x}[None, :, None]", "BD": "{x}[:, None, None]"}
 OUT_OF |= {"D": "{x}[None, None, None]"}
@@ -151,13 +153,13 @@ class Row(NamedTuple):
 
 
 PAIR = "q and kv"  # segment ids in a named tuple, as in JAX's flash attention for TPU
-OF_PADDING = "key_padding_mask", "padding_mask", "key_mask"  # masks that may be of lengths of keys
+OF_PADDING = "key_padding_mask", "padding_mask", "key_mask", "value_mask"  # masks that may be of lengths of keys
 OPTIONS = {
     "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
         {"causal": _of("causal"), "empty": _of("empty")}, (True,),
         {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
-        ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
+        ("mask", "attn_mask", "attention_mask", "att_mask", "visible", *OF_PADDING,
          "src_mask", "m", "adj", "adjacency", "adj_mask", "causal_mask"),
         {"mask": READ, "masking": tuple(MASKING)},
         (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
@@ -370,6 +372,7 @@ LONGEST_NAMES = {
     **{f"max_{x}": "S" for x in ("seqlen_k", "seqlen_kv", "k")},
 }
 OF_PACKS = "xp.asarray([b * ({0} + 1) + k for b in range(B) for k in (0, {0})] + [B * ({0} + 1)], dtype=xp.int32)"
+NORM_WEIGHTS = [f"{x}_norm_{y}" for x in "qk" for y in ("weight", "scale", "w", "gamma")]
 MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and of keys
     **dict.fromkeys(DROPOUT_NAMES, "0.0"),
     **{name: "None" for ours, row in OPTIONS.items() for name in row.names},
@@ -388,6 +391,7 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     "deterministic": "True",
     **dict.fromkeys(("module", "self", "config", "cfg"), MODULE_STUB),
     **dict.fromkeys(("slopes", "alibi_slopes"), "xp.zeros((N,))"),
+    **dict.fromkeys(NORM_WEIGHTS, "xp.ones((D,), dtype=query.dtype)"),
 }
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
     f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)", "(B, T, S)")

@@ -33,12 +33,13 @@ OPEN_VALUES = {  # of required arguments that may not be None, by name: they hid
     **dict.fromkeys(OPTIONS["key_lengths"].names, ("xp.zeros((B,), dtype=xp.int32) + S",)),
     **dict.fromkeys(OPTIONS["bias"].names, ZERO_BIASES),
     **dict.fromkeys(OPTIONS["mask"].names, OPEN_MASKS),
-    **dict.fromkeys(OPTIONS["window"].names, ("T + S", "(-1, -1)")),
+    **dict.fromkeys(OPTIONS["window"].names, ("T + S", "(-1, -1)", "(None, None)")),
     **dict.fromkeys([*OPTIONS["segments"].names, *OPTIONS["segments"].kinds], OPEN_SEGMENTS),
     **OPEN_POSITIONS,
 }
-OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "weights"  # axes that count in a plain call
-OF_SCORES = "norm", "weights"  # beside which scores may not be scaled
+OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "alibi", "weights"  # axes that count in a plain call
+OF_SCORES = "norm", "alibi", "weights"  # beside which scores may not be scaled
+OF_CAUSAL = "split", "join", "norm", "alibi", "weights"  # beside which it may always be causal
 ALWAYS = "", *OPTIONS["is_causal"].axes["causal"]  # values of being causal without an option
 SHARED_DROPOUT = ("broadcast_dropout",)  # by which heads drop the same weights, as of flax unless it is False
 WRAP = "wrap it in a function of query, key and value that gives {}"
@@ -130,23 +131,29 @@ class PlainCall(Caller):
 
     def _by_axes(self, form: Form, probe: Probe) -> Form | None:
         """The form of a function of unusual heads, widths, norms or weights, by calls of each kind."""
-        more = (x for x in examples.cases(form, self.sizes) if not forms.has_more_heads(form, x.arrays[0].shape))
-        probes = [probe, *(x for x in more if self.answer(form, x))]
-        wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
-        if not any(x[0].any() for x in filter(None, (self.answer(form, x) for x in wide))):  # nor from zeros
-            return None
         for axis in OF_PLAIN:
             scales = (BY_LAW["scale"], "1")[: 1 + (axis in OF_SCORES)]
             joins = (BY_LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so
-            always = ALWAYS[: None if axis == "weights" else 1]
+            always = ALWAYS[: None if axis in OF_CAUSAL else 1]
             ways = (
                 form.but(**{"scale": scale, "join": join, "always": causal, axis: way})
                 for causal, way, scale, join in itertools.product(always, list(TABLE[axis])[1:], scales, joins)
             )
-            of_axis = [x for x in probes if axis != "weights" or not x.scores]  # which have ties
-            if found := self.settled(ways, of_axis):
+            near = [x for x in ways if self.settled([x], [probe])]
+            probes = self._more(form, probe, axis, len(near)) if near else []
+            if probes and (found := self.settled(near, probes)):
                 return found
         return None
+
+    def _more(self, form: Form, probe: Probe, axis: str, count: int) -> list[Probe]:
+        """More calls without options, that tell apart so many values of an axis; none if nothing can be told."""
+        cases = (x for x in examples.cases(form, self.sizes) if not forms.has_more_heads(form, x.arrays[0].shape))
+        asked = (x for x in cases if count > 1 or x.arrays[1].shape[2] < examples.LONG_T)
+        probes = [probe, *(x for x in asked if self.answer(form, x))]
+        wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read
+        if not any(x[0].any() for x in filter(None, (self.answer(form, x) for x in wide))):  # nor from zeros
+            return []
+        return [x for x in probes if axis != "weights" or not x.scores]  # which have ties
 
     def _by_scale(self, sizes: tuple[int, ...]) -> Form | None:
         """The layout, the order of the arrays, the scale and whether it is always causal, at some sizes."""
@@ -179,6 +186,8 @@ class PlainCall(Caller):
         """Each way in which the arrays may be given, in the order of their names or, after those, in another one."""
         own = forms.order_of(self.fn.by_name or [x for x in self.fn.names if x not in HEAD_NAMES][:3])
         found = [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
+        if any("T, S" in x for x in self.fn.meant.values()):  # of one query, masks of several ranks would do
+            found = [x for x in found if "1" not in x.layout]
         return [x for x in found if (x.order == own or not own) is self.in_order]
 
     def takes(self, form: Form, probe: Probe) -> bool:

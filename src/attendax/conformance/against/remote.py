@@ -30,8 +30,6 @@ CALL_SECONDS, TOTAL_TIME = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN_TYPES = (bool, int, float, str, type(None))
 IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torch": "import torch as xp"}
 FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend"
-CAUSAL = re.compile(r"causal|autoregressive", re.IGNORECASE)  # in a name or a docstring
-NOT_CAUSAL = re.compile(r"(\bnon|\bnot|\bno|without)[-_ ]*(a )?causal|bidirectional|causal[^.]* not\b", re.IGNORECASE)
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAF_NAMES = ("out", "lse")
 PERHAPS = "found"  # of a result that is a tuple, whatever others are
@@ -88,12 +86,11 @@ class Here(Subject):
         if made:
             required = names[:3]
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
-        own_words = f"{getattr(self.fn, '__name__', '')} {inspect.getdoc(self.fn) or ''}"
         self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
         torch, self.told["path"] = sys.modules.get("torch"), fn if isinstance(fn, str) else ""
         own = dict(self.fn.named_parameters()) if torch and isinstance(self.fn, torch.nn.Module) else {}
         self.told["weights"] = {name: list(x.shape) for name, x in own.items()}
-        self.told["says_causal"] = bool(CAUSAL.search(own_words) and not NOT_CAUSAL.search(own_words))
+        self.told["documentation"] = f"{getattr(self.fn, '__name__', '')}\n{inspect.getdoc(self.fn) or ''}"
 
     def answer(self, request: CallRequest) -> Leaves:
         """One call."""
@@ -203,7 +200,7 @@ class Function:
         self.stated = stated or {}
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
         self.by_position: str = told["by_position"]
-        self.says_causal: bool = told["says_causal"]  # whether its name or its docstring does
+        self.documentation: str = told["documentation"]  # its name and its docstring
         self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
 
     def __call__(self, /, *arrays: Any, **options: Any) -> Results:

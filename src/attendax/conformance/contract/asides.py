@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ from ..against.caller import Caller
 from ..against.forms import Form, Option
 from ..against.options import INTO, LONGEST_NAMES, OPTIONS, QUERY_LENGTHS, is_dropout_mask
 from ..against.reading import Reading
-from ..conventions.table import DECLARED
+from ..against.weights import WEIGHTS, role_of
+from ..conventions.table import DECLARED, EQUAL_LENGTHS
 from .finer_reading import FinerReading
 from .limit import OutOfTime
 
@@ -23,7 +25,7 @@ PAST_PAIRS = (
 )  # fmt: skip
 PASTS = *sum(PAST_PAIRS, ()), "past_key_value", "past_key_values", "layer_past", "past_kv", "kv_cache", "past", "cache"
 PAST = 2  # tokens of earlier calls
-START, END = DECLARED["start"], DECLARED["end"]  # of causal
+OF_THE_START, END = (DECLARED["start"], DECLARED["decode"], EQUAL_LENGTHS), DECLARED["end"]  # of causal
 FAULT = "fault: "  # before words for a meaning that is a defect
 OPEN = "open: "  # and for one that is right only if it is meant
 NORMS = "q_norm", "k_norm"  # functions or None, as of timm
@@ -77,8 +79,10 @@ def beside(reading: Reading, form: Form, name: str) -> str:
 
 
 def _values(reading: Reading, name: str) -> tuple[Any, ...]:
-    """Other values of a parameter whose default is a number."""
-    default = reading.fn.defaults.get(name)
+    """Other values of a parameter whose default is a number, or that is the size of a part by its name."""
+    default = reading.fn.defaults.get(name, ...)
+    if default is None and re.search("slice|chunk|block|tile", name):
+        return 1, 2
     if isinstance(default, bool):
         return (not default,)
     if isinstance(default, int):
@@ -122,6 +126,10 @@ def _meaning(caller: Caller, form: Form, name: str) -> str:
         return _switch(caller, form, name, value=not default)
     if name in PASTS:
         return _past(caller, form, name)
+    if "offset" in options.named(name):
+        return _only_start(caller, form, name)
+    if "(ND)" in form.layout and form.layout in WEIGHTS and role_of(name)[1] == "b":
+        return _bias_of_projection(caller, form, name)
     if name not in ASIDES:
         return ""
     plain = form.keeping(x for x in form.options if not form.options[x].name)
@@ -150,6 +158,32 @@ def _switch(caller: Caller, form: Form, name: str, *, value: bool) -> str:
     return f"{value}: the scale is {other.how['scale']}" if same else ""
 
 
+def _only_start(caller: Caller, form: Form, name: str) -> str:
+    """Words for the position of the first query, if it raises unless that is the number of earlier tokens."""
+    plain, probe = form.keeping(x for x in form.options if not form.options[x].name), caller.probe({})
+    starts = (
+        dataclasses.replace(plain, given={**form.given, name: caller.sizes[3] - caller.sizes[2] + x}) for x in range(3)
+    )
+    first, *others = (caller.answer(start, probe) for start in starts)
+    same = first and distance(first[:1], Candidate(None, plain).right(probe)[:1]) <= TOLERANCE
+    return "the number of earlier tokens, S - T: others raise" if same and not any(others) else ""
+
+
+def _bias_of_projection(caller: Caller, form: Form, name: str) -> str:
+    """Words for a vector that is added to the queries, keys or values that weights make, or to the result."""
+    (_, N, _, _, D, V), (role, _), inputs = caller.sizes, role_of(name), list(arrays(caller.sizes))
+    own = {x: np.linspace(-1, 1, N * width, dtype=np.float32) for x, width in zip("qkvo", (D, D, V, V), strict=True)}
+    for k in (k for k, x in enumerate("qkv") if x in role):
+        inputs[k] = inputs[k] + own["qkv"[k]].reshape(N, 1, -1)
+    plain = form.keeping(x for x in form.options if not form.options[x].name)
+    right = Candidate(None, plain).right(Probe(tuple(inputs), {}))[0] + (
+        own["o"].reshape(N, 1, V) if role == "o" else 0
+    )
+    given = caller.probe({forms.PREFIX + name: np.concatenate([own[x] for x in role])})
+    answer = caller.answer(plain.offering(forms.PREFIX + name, Option(name)), given)
+    return "the bias of a projection" if answer and distance(answer[:1], (right,)) <= TOLERANCE else ""
+
+
 def _past(caller: Caller, form: Form, name: str) -> str:
     """Words for keys and values of earlier calls, in two parameters or a pair: they are joined to those of the call."""
     fn, sizes = caller.fn, caller.sizes
@@ -163,7 +197,7 @@ def _past(caller: Caller, form: Form, name: str) -> str:
     first = PAST * (sizes[2] == sizes[3])  # it may take as many queries as keys alone
     words = f"{'a pair of ' * (len(names) == 1)}keys and values of earlier calls, which come first"
     ways = {words: form}
-    if form.how["always"] == START:  # each query sees all of them
+    if form.how["always"] in OF_THE_START:  # each query sees all of them
         ways = {words: form.but(always=END), f"{FAULT}causal does not count the keys of earlier calls": form}
     whole = Probe((query, key, value), {})
     rights = {said: Candidate(fn, way).right(whole)[0][:, :, first:] for said, way in ways.items()}

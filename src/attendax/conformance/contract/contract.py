@@ -34,6 +34,14 @@ OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
 
 SHOWING = re.compile("(?<!in)(valid|visible)|keep")  # in the name of a mask: where it is True, a key is seen
 
+NAMED = {"always": "causal|autoregressive", "alibi": "alibi"}  # words of a name or a docstring that mean the axis
+MEANT = {  # words of a docstring or a signature by which an unusual value is meant: by its axis, or its first word too
+    "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine", "scale 1": r"unscaled|\b(not|no|without) scal(ed|ing)|already scaled",
+    "weights sigmoid": "sigmoid", "weights ReLU": "relu", "weights top": "top[-_ ]?k",
+    "weights softmax": r"softmax[-_ ]?(1|one)\b|off[- ]by[- ]one",
+}  # fmt: skip
+NOT_CAUSAL = r"(\bnon|\bnot|\bno|without)[-_ ]*(a )?causal|bidirectional|causal[^.]* not\b"
+
 
 class Meaning(NamedTuple):
     """A value that is not the law's."""
@@ -65,7 +73,7 @@ class Contract:
         seconds: CPU seconds of these calls.
         cut: whether the time limit ended the description.
         rough: whether its results are only near those of its form, as with half precision.
-        says_causal: whether its name or its docstring says that it is causal.
+        documentation: its name and its docstring, which may say that an unusual value is meant.
         faults: wrong parameters that no case tests, and what they do, in words.
     """
 
@@ -85,7 +93,7 @@ class Contract:
     cut: bool = False
     rough: bool = False
     faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    says_causal: bool = False
+    documentation: str = ""
 
     def means(self, axis: str) -> str:
         """The value of an axis of conventions, by the names of its table."""
@@ -113,7 +121,7 @@ class Contract:
                 line = line._replace(kind=UNUSUAL, words=words, source="")
             if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
                 continue  # what is off in the plain call may look like it
-            if line.kind == UNUSUAL and (documented := self._by_default(axis, value)):
+            if line.kind == UNUSUAL and (documented := self._by_default(axis, value) or self._documented(axis, value)):
                 line = line._replace(kind=CONVENTION, source=documented)
             yield Meaning(axis, value, line.kind, line.words, line.source)
         used, names = self.form.order.split(", "), self._by_names().order.split(", ")
@@ -123,8 +131,9 @@ class Contract:
             yield Meaning("arrays", ", ".join(f"{x} as {y}" for x, y in moved), DEFECT, words)
         if always := self.form.how["always"]:
             kind, words = Conventions().but(causal=always).kind("causal"), f"it is causal without being asked, {always}"
-            said = "its name or docstring says causal" * self.says_causal
-            said = said or "it is given positions" * bool({*options.OPEN_POSITIONS} & {*self.form.meant})
+            said = self._documented("always", always) or "it is given positions" * bool(
+                {*options.OPEN_POSITIONS} & {*self.form.meant}
+            )
             meant = said * (kind in ("law", CONVENTION))
             kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL
             yield Meaning("always", always, kind, words, meant)
@@ -151,6 +160,18 @@ class Contract:
         """
         name, kind = self.form.options["mask"]
         return bool(SHOWING.search(name)) or (name == "attention_mask" and kind.startswith("BS/"))
+
+    def _documented(self, axis: str, value: str) -> str:
+        """Words for an unusual value that its name, its signature or its docstring says; else nothing."""
+        name, _, docstring = self.documentation.partition("\n")
+        if axis in NAMED:
+            place, text, words = "name", f"{name} {docstring}", NAMED[axis]
+        else:
+            place, text = "signature", f"{' '.join(self.names)} {docstring}"
+            words = MEANT.get(f"{axis} {value.split()[0].strip(',')}") or MEANT.get(axis, "")
+        stated = words and re.search(words, text, re.IGNORECASE)
+        denied = axis == "always" and re.search(NOT_CAUSAL, text, re.IGNORECASE)
+        return f"its {place} or docstring says {stated[0]}" if stated and not denied else ""
 
     def _by_default(self, axis: str, value: str) -> str:
         """Words for a scale that its default of 1 documents; else nothing."""

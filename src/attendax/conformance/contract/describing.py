@@ -71,7 +71,7 @@ class Describer(FinerReading):
         return Contract(
             self.fn.path, form, unread, dropout, _no_limit(form), square, short, tuple(self.alike), whole,
             tuple(self.fn.names), told, self.limit.calls, self.limit.spent(), cut, self.rough, faults,
-            self.fn.says_causal,
+            self.fn.documentation,
         )  # fmt: skip
 
     def _unread(self, form: Form, unread: dict[str, str], *, cut: bool) -> dict[str, str]:

@@ -59,6 +59,7 @@ class Steps:
         heads = self.line("heads")
         self.heads = heads if isinstance(heads, tuple) else (heads, heads)  # of keys and of values, of each query head
         self.width = self.line("width")
+        self.unnormed = q, k
         q, k = self.line("norm", q=q, k=k)
         self.q = q * self.width
         self.k, self.v = (x[:, one if np.ptp(one) else one[:1]] for x, one in zip((k, v), self.heads, strict=True))
@@ -132,8 +133,9 @@ class Steps:
                 s = self.scaled(s)
             elif step == "softcap" and self.cap is not None:
                 s = self.line("softcap", s=s)
-            elif step == "bias" and self.bias is not None:
-                s = s + self.line("bias", bias=self.bias)
+            elif step == "bias":
+                s = s if self.bias is None else s + self.line("bias", bias=self.bias)
+                s = s + self.line("alibi")
             elif step == "mask":
                 s = self.line("fill", s=s)
         return s
@@ -179,7 +181,7 @@ class Steps:
 
     def backward(self, saved: "Steps | None" = None) -> Leaves:
         """The gradients; with lse and delta of other steps, as a backward has those that its forward has saved."""
-        for axis in ("weights", "norm", "split", "join"):
+        for axis in ("weights", "split", "join"):
             if self.conventions.value(axis) != law(axis):
                 raise NotImplementedError(f"no gradient is known if {self.conventions.line(axis).words}")
         kept: list[tuple[str, np.ndarray]] = []
@@ -231,9 +233,20 @@ class Steps:
                 ds = ds * self.line("slope", slope=slope)
             scaled = scaled or step == "scale"
         of_queries, of_keys = self.line("gradient_scale")
-        found["query"] = of_queries * (ds @ self.k) * self.width
-        found["key"] = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q), "keys")
+        of_q = of_queries * (ds @ self.k) * self.width
+        of_k = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q), "keys")
+        found["query"], found["key"] = map(self._through_the_norm, (of_q, of_k), self.unnormed)
         return found
+
+    def _through_the_norm(self, grad: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """The gradient of x from that of c x / r, where r² = |x|² + eps: (grad - x <x, grad> / r²) c / r."""
+        norm, D = self.conventions.value("norm"), self.known["D"]
+        if norm == law("norm"):
+            return grad
+        width = D if "root mean square" in norm else 1
+        square = np.maximum((x * x).sum(-1, keepdims=True) + (1e-5 * width if "eps" in norm else 0), 1e-60)
+        through: np.ndarray = (grad - x * (x * grad).sum(-1, keepdims=True) / square) * (width / square) ** 0.5
+        return through
 
     def _of_key_heads(self, x: np.ndarray, of: str) -> np.ndarray:
         """Gradients of each key head, from those of the query heads that read it, ``of`` "keys" or "values"."""
@@ -300,9 +313,17 @@ def mixed(x: np.ndarray) -> np.ndarray:
     return x.swapaxes(1, 2).reshape(x.shape)
 
 
-def unit(x: np.ndarray) -> np.ndarray:
-    """Rows divided by their length."""
-    rows: np.ndarray = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-30)
+def slopes(count: int) -> np.ndarray:
+    """The slopes of ALiBi: powers of 2 ** (-8 / count); of other counts than powers of 2 those of two such counts."""
+    power = 2 ** int(np.log2(count))
+    some = 2.0 ** (-8 / power * np.arange(1, power + 1))
+    between = 2.0 ** (-4 / power * np.arange(1, 2 * (count - power), 2))
+    return np.concatenate([some, between])
+
+
+def unit(x: np.ndarray, eps: float = 0.0) -> np.ndarray:
+    """Rows divided by their length; eps is added to its square."""
+    rows: np.ndarray = x / np.maximum(np.sqrt((x * x).sum(-1, keepdims=True) + eps), 1e-30)
     return rows
 
 
@@ -329,7 +350,9 @@ def by_first_query(mask: np.ndarray, rows: int, keys: int) -> np.ndarray:
     return mask & counts.repeat(rows, axis=-2)[..., :T, :].repeat(keys, axis=-1)[..., :S]
 
 
-FUNCTIONS = {f.__name__: f for f in (by_first_query, in_blocks, largest, mixed, so_far, softmax, top, unit)}  # in lines
+FUNCTIONS = {
+    f.__name__: f for f in (by_first_query, in_blocks, largest, mixed, slopes, so_far, softmax, top, unit)
+}  # in lines
 
 
 def forward(inputs: Inputs, conventions: Conventions = LAW) -> Leaves:

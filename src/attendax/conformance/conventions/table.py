@@ -66,7 +66,7 @@ def words_of_scale(name: str) -> str:
         return "scores are not scaled"
     if "log(S)" in name:
         return f"the scale grows with log S: {name}"
-    if name.startswith("√") or name.isalpha():
+    if name == "√D" or name.isalpha():
         return f"scores are multiplied by {name}"
     return f"the scale is {name}" + ("" if any(x.isalpha() for x in name) else ", whatever D is")
 
@@ -329,6 +329,13 @@ TABLE: dict[str, Axis] = {
         "scaled": Line("bias * scale", "the scale is also applied to the bias", kind=UNUSUAL, source=SCALED_BIAS),
         IGNORED: Line("0 * bias", "bias is ignored"),
     },
+    "alibi": {
+        "none": Line("0.0"),
+        "slope · j": Line("slopes(N)[:, None, None] * j", "ALiBi is always added: slope · j",
+            kind=UNUSUAL, source="BLOOM; Press et al. 2022"),
+        "-slope · |i - j|": Line("-slopes(N)[:, None, None] * abs(i - j)", "ALiBi is always added: -slope · |i - j|",
+            kind=UNUSUAL, source="Press et al. 2022, of two sides"),
+    },
     "fill": {
         "-inf": Line("np.where(seen, s, -np.inf)"),
         "0": Line("np.where(seen, s, 0)", "masked scores are 0 instead of minus infinity", WHERE_MASKED),
@@ -346,6 +353,7 @@ TABLE: dict[str, Axis] = {
     "weights": {
         "softmax": Line("softmax(s)"),
         "over queries": Line("softmax(s, -2)", "softmax runs over the queries"),
+        "turned": Line("softmax(s).swapaxes(-1, -2)", "the weights are multiplied with queries and keys swapped"),
         "not divided": Line("np.exp(s - top(s))", "the softmax is not divided by its sum"),
         **_of("outputs of blocks of {b} as they are", f"{SO_FAR} / np.exp(s - top(s)).sum(-1, keepdims=True)",
               JOINED.format("output"), BLOCK_SIZES),
@@ -433,6 +441,10 @@ TABLE: dict[str, Axis] = {
     },
 }  # fmt: skip
 UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from others
+    "norm": {  # with as large an eps as models have
+        "unit, eps": Line("unit(q, 1e-5), unit(k, 1e-5)", kind=UNUSUAL),
+        "root mean square, eps": Line("unit(q, 1e-5 * D) * D ** 0.5, unit(k, 1e-5 * D) * D ** 0.5", kind=UNUSUAL),
+    },
     "causal": {
         OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,
             CONVENTION, "flash_attn_with_kvcache of FlashAttention 2.2"),

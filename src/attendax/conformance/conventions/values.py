@@ -23,6 +23,8 @@ from .table import (
 )  # fmt: skip
 
 NEAR = 2e-3  # of an exponent, and of a number as a share of it
+MEASURED = 2e-6  # a share of a number that was measured in float32, by which it may be off
+MOST_DIGITS = 5  # characters of a number up to which nobody writes a root in its place
 SIZE_AXES = ("N", "T", "S", "D", "V")
 Measure = Callable[[Mapping[str, int], float | None], float | None]  # the scale, at sizes and where one is given
 
@@ -61,6 +63,10 @@ class Conventions:
         known = TABLE[axis].get(value) or UNSEARCHED.get(axis, {}).get(value)
         text = cap_unless_given(value) if axis == "cap" else python(value)
         return known or Line(text, said[axis].format(value), kind=kind)
+
+    def is_measured(self, axis: str) -> bool:
+        """Tell whether its value is a number with a fraction, of which measured digits are known."""
+        return self.value(axis) not in TABLE[axis] and "." in self.value(axis)
 
     def kind(self, axis: str) -> str:
         """The kind of its value of an axis: law, convention, unusual or defect."""
@@ -127,17 +133,24 @@ def written(number: float, powers: Mapping[str, float]) -> str:
     up, roots_up = _parts({axis: power for axis, power in powers.items() if power > 0})
     down, roots_down = _parts({axis: -power for axis, power in powers.items() if power < 0})
     if abs(number - 1) > NEAR:
-        square = number**-2
-        root = round(square)
-        short = abs(number * 20 - round(number * 20)) < NEAR and (down or up or roots_up or roots_down)
-        if root > 1 and abs(square - root) < NEAR * root and not short:
-            roots_down = [str(root), *roots_down]
+        squares, shortest = (number**2, number**-2), shortest_of(number)
+        root = next((round(x) for x in squares if round(x) > 1 and abs(x - round(x)) < 2 * MEASURED * x), 0)
+        if not root or (len(shortest) < MOST_DIGITS and (number > 1 or down or up or roots_up or roots_down)):
+            up = [shortest, *up]
+        elif number > 1:
+            roots_up = [str(root), *roots_up]
         else:
-            up = [f"{number:.5g}", *up]
+            roots_down = [str(root), *roots_down]
     over, under = ([*parts, *_root(roots)] for parts, roots in ((up, roots_up), (down, roots_down)))
     if not under:
         return "·".join(over) or "1"
     return f"{'·'.join(over) or '1'}/{under[0] if len(under) == 1 else '(' + '·'.join(under) + ')'}"
+
+
+def shortest_of(number: float) -> str:
+    """The fewest digits that differ from a measured number by no more than it may be off."""
+    digits = (f"{number:.{k}g}" for k in range(1, 8))
+    return next((x for x in digits if abs(float(x) - number) < MEASURED * number), f"{number:.7g}")
 
 
 def _parts(powers: Mapping[str, float]) -> tuple[list[str], list[str]]:

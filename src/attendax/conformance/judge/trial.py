@@ -1,5 +1,8 @@
 """One implementation on one case: its inputs, what it gives, what is right, and how far off it may be."""
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..adapters.implementation import Implementation
@@ -8,10 +11,10 @@ from ..cases.how import How
 from ..conventions import right
 from ..conventions.formula import by_rules, is_given
 from ..conventions.table import ASKS, DECLARED, SEES_LATER
-from ..conventions.values import LAW, Conventions, law
+from ..conventions.values import LAW, MEASURED, Conventions, law
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
-from .comparing import Tolerance
+from .comparing import Tolerance, largest, scale_of
 from .tolerances import MOST_EFFORT, all_of, tolerances
 
 CAUSAL_CALLS = {  # of a function that is causal without being asked
@@ -127,18 +130,32 @@ class Trial:
         key = "" if inputs else f"{of_case} {differs}"
         if key in _expected:
             return _expected[key]
-        with np.errstate(all="ignore"):
-            own, direction = self.computing, self.case.direction
-            if own.value("empty") == SEES_LATER:  # keys that causal hides are not those of a mask
-                meant, own = inputs or self.inputs, self.declared
-            found = right.by_conventions(meant, direction, own) if own.off else right.leaves(meant, direction)
+        found = self._right(meant, inputs or self.inputs)
         if key and _size_of(found) > LARGE_BYTES:
             for other in [k for k, x in _expected.items() if _size_of(x) > LARGE_BYTES]:
                 del _expected[other]
         return _expected.setdefault(key, found) if key else found
 
+    def _right(self, meant: Inputs, inputs: Inputs, **other: str) -> Leaves:
+        """Right results; with other conventions where they are given."""
+        own, direction = self.computing.but(**other), self.case.direction
+        if own.value("empty") == SEES_LATER:  # keys that causal hides are not those of a mask
+            meant, own = inputs, self.declared
+        with np.errstate(all="ignore"):
+            return right.by_conventions(meant, direction, own) if own.off else right.leaves(meant, direction)
+
+    def _off_by_unknown(self, wanted: Leaves) -> Iterator[Leaves]:
+        """Errors that a scale which was measured, and the eps of a norm, may cause."""
+        meant, norm = self.meant(), self.declared.value("norm")
+        if self.declared.is_measured("scale") and "scale" in dict(self.expressed(self.inputs).off):
+            moved = meant._replace(options=meant.options | {"scale": meant.options["scale"] * (1 + MEASURED)})
+            yield {leaf: x - wanted[leaf] for leaf, x in self._right(moved, moved).items()}
+        if norm != law("norm"):
+            with_eps = self._right(meant, self.inputs, norm=f"{norm}, eps")
+            yield {leaf: x - wanted[leaf] for leaf, x in with_eps.items()}
+
     def tolerances(self, wanted: Leaves, *, effort: int = MOST_EFFORT) -> dict[str, Tolerance]:
-        """The largest error of each leaf, as ``tolerances.tolerances`` has it."""
+        """The largest error of each leaf, as ``tolerances.tolerances`` has it, and what is unknown may add."""
         in_jax, case = self.implementation.arrays == "jax", self.case
         if "scale" in dict(self.expressed(self.inputs).off):  # larger scores are rounded more coarsely
             scale = f"scale={self.declared.line('scale').text}"
@@ -146,7 +163,13 @@ class Trial:
         always = CAUSAL_CALLS.get(self.declared.value("pairs"))
         if always and not {"is_causal", "offset"} & self.inputs.options.keys():
             case = case._replace(call=", ".join(filter(None, (case.call, always))))  # few keys are rounded otherwise
-        return tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
+        found = tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
+        tree = max(map(largest, wanted.values()), default=0.0)
+        unknown = self._off_by_unknown(wanted) if effort >= 0 else ()
+        for leaf, off in itertools.chain.from_iterable(map(dict.items, unknown)):
+            beside = largest(off) / scale_of(wanted[leaf], found[leaf], tree)
+            found[leaf] = found[leaf]._replace(allowed=found[leaf].allowed + beside)
+        return found
 
 
 LARGE_BYTES = 2**22  # bytes; of results beyond it the last are kept
