@@ -161,9 +161,8 @@ def _switch(caller: Caller, form: Form, name: str, *, value: bool) -> str:
 def _only_start(caller: Caller, form: Form, name: str) -> str:
     """Words for the position of the first query, if it raises unless that is the number of earlier tokens."""
     plain, probe = form.keeping(x for x in form.options if not form.options[x].name), caller.probe({})
-    starts = (
-        dataclasses.replace(plain, given={**form.given, name: caller.sizes[3] - caller.sizes[2] + x}) for x in range(3)
-    )
+    positions = (caller.sizes[3] - caller.sizes[2] + x for x in range(3))
+    starts = (dataclasses.replace(plain, given={**form.given, name: x}) for x in positions)
     first, *others = (caller.answer(start, probe) for start in starts)
     same = first and distance(first[:1], Candidate(None, plain).right(probe)[:1]) <= TOLERANCE
     return "the number of earlier tokens, S - T: others raise" if same and not any(others) else ""
@@ -176,9 +175,8 @@ def _bias_of_projection(caller: Caller, form: Form, name: str) -> str:
     for k in (k for k, x in enumerate("qkv") if x in role):
         inputs[k] = inputs[k] + own["qkv"[k]].reshape(N, 1, -1)
     plain = form.keeping(x for x in form.options if not form.options[x].name)
-    right = Candidate(None, plain).right(Probe(tuple(inputs), {}))[0] + (
-        own["o"].reshape(N, 1, V) if role == "o" else 0
-    )
+    right = Candidate(None, plain).right(Probe(tuple(inputs), {}))[0]
+    right = right + own["o"].reshape(N, 1, V) if role == "o" else right
     given = caller.probe({forms.PREFIX + name: np.concatenate([own[x] for x in role])})
     answer = caller.answer(plain.offering(forms.PREFIX + name, Option(name)), given)
     return "the bias of a projection" if answer and distance(answer[:1], (right,)) <= TOLERANCE else ""

@@ -36,7 +36,8 @@ SHOWING = re.compile("(?<!in)(valid|visible)|keep")  # in the name of a mask: wh
 
 NAMED = {"always": "causal|autoregressive", "alibi": "alibi"}  # words of a name or a docstring that mean the axis
 MEANT = {  # words of a docstring or a signature by which an unusual value is meant: by its axis, or its first word too
-    "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine", "scale 1": r"unscaled|\b(not|no|without) scal(ed|ing)|already scaled",
+    "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine",
+    "scale 1": r"unscaled|already scaled|(\b(not|no|without)|n't) scal(ed|ing)",
     "weights sigmoid": "sigmoid", "weights ReLU": "relu", "weights top": "top[-_ ]?k",
     "weights softmax": r"softmax[-_ ]?(1|one)\b|off[- ]by[- ]one",
 }  # fmt: skip
@@ -131,9 +132,8 @@ class Contract:
             yield Meaning("arrays", ", ".join(f"{x} as {y}" for x, y in moved), DEFECT, words)
         if always := self.form.how["always"]:
             kind, words = Conventions().but(causal=always).kind("causal"), f"it is causal without being asked, {always}"
-            said = self._documented("always", always) or "it is given positions" * bool(
-                {*options.OPEN_POSITIONS} & {*self.form.meant}
-            )
+            said = "it is given positions" * bool({*options.OPEN_POSITIONS} & {*self.form.meant})
+            said = self._documented("always", always) or said
             meant = said * (kind in ("law", CONVENTION))
             kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL
             yield Meaning("always", always, kind, words, meant)

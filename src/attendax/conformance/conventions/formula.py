@@ -135,7 +135,7 @@ class Steps:
                 s = self.line("softcap", s=s)
             elif step == "bias":
                 s = s if self.bias is None else s + self.line("bias", bias=self.bias)
-                s = s + self.line("alibi")
+                s = s if self.conventions.value("alibi") == law("alibi") else s + self.line("alibi")
             elif step == "mask":
                 s = self.line("fill", s=s)
         return s
