@@ -51,18 +51,19 @@ class Conventions:
     def line(self, axis: str) -> Line:
         """The line of its value."""
         value = self.value(axis)
-        said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
-        said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value), "cap": words_of_cap(value)}
-        kind = UNUSUAL if axis in ("scale", "cap") else DEFECT  # a model may have its own, as Gemma 2 has
-        if axis == "fill" and value not in TABLE[axis]:
-            return TABLE[axis]["less 10"].with_number("10", value.removeprefix("less "))
         instead = value in (INSTEAD, ADDED_INSTEAD)
         if instead and self.value("causal") == DECLARED["decode"]:  # the rule of the same library
             documented = TABLE["causal"][DECLARED["decode"]].source
             return TABLE[axis][value]._replace(kind=CONVENTION, source=documented)
-        known = TABLE[axis].get(value) or UNSEARCHED.get(axis, {}).get(value)
+        if known := TABLE[axis].get(value) or UNSEARCHED.get(axis, {}).get(value):
+            return known
+        if axis == "fill":
+            return TABLE[axis]["less 10"].with_number("10", value.removeprefix("less "))
+        said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
+        said |= {"bias": "the bias counts as {}", "scale": words_of_scale(value), "cap": words_of_cap(value)}
+        kind = UNUSUAL if axis in ("scale", "cap") else DEFECT  # a model may have its own, as Gemma 2 has
         text = cap_unless_given(value) if axis == "cap" else python(value)
-        return known or Line(text, said[axis].format(value), kind=kind)
+        return Line(text, said[axis].format(value), kind=kind)
 
     def is_measured(self, axis: str) -> bool:
         """Tell whether its value is a number with a fraction, of which measured digits are known."""

@@ -147,7 +147,7 @@ class Trial:
     def _off_by_unknown(self, wanted: Leaves) -> Iterator[Leaves]:
         """Errors that a scale which was measured, and the eps of a norm, may cause."""
         meant, norm = self.meant(), self.declared.value("norm")
-        if self.declared.is_measured("scale") and "scale" in dict(self.expressed(self.inputs).off):
+        if self.declared.is_measured("scale") and "scale" not in self.inputs.options:
             moved = meant._replace(options=meant.options | {"scale": meant.options["scale"] * (1 + MEASURED)})
             yield {leaf: x - wanted[leaf] for leaf, x in self._right(moved, moved).items()}
         if norm != law("norm"):
