@@ -478,3 +478,16 @@ def test_a_write_to_an_argument_is_one_reason():
 
     report = check(attend, only=["plain", "gradient: plain"], seed=7, budget=0)
     assert [cause.name for cause in report.causes] == ["writes to query"]
+
+
+@pytest.mark.parametrize("off", [1.0, 1.001])
+def test_a_measured_scale_hides_no_other_error(off):
+    """A scale of which seven digits are known allows what the eighth may change, and no more."""
+
+    def attend(query, key, value):
+        scale = 1.8738537 / query.shape[-1] ** 0.5 * (off if query.shape[-2] == 1 else 1)
+        scores = query @ key.swapaxes(-1, -2) * scale
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True) @ value
+
+    assert bool(check(attend, level="forward", seed=1, budget=0).failures) == (off != 1)

@@ -653,14 +653,23 @@ def mingpt_joined(q, k, v, n_head):
 
 
 def zamba(query, key, value, attention_mask=None):
-    """A scale of a part of the width: a number that is no power of 2."""
+    """The scale is (D / 2)^-0.5, as in Zamba."""
     s = query @ key.swapaxes(-1, -2) * (query.shape[-1] / 2) ** -0.5
     s = s if attention_mask is None else np.where(attention_mask[:, None, None], s, np.finfo(s.dtype).min)
     return softmax(s) @ value
 
 
+def keras_masks(query, key, value, value_mask=None, key_mask=None):
+    """Masks (B, S) of keys and of values, which broadcast beside scores of any rank."""
+    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    seen = [x.astype(bool)[:, None] for x in (value_mask, key_mask) if x is not None]
+    for x in [seen[0] & seen[-1]] if seen else []:
+        s = np.where(x if x.ndim == 4 else x[:, None], s, -1e9)
+    return softmax(s) @ value
+
+
 def rescaled(query, key, value):
-    """Scores times a number of no short form."""
+    """The scale has many digits, as with YaRN."""
     return (
         softmax(query @ key.swapaxes(-1, -2) * np.float32((0.1 * np.log(40) + 1) ** 2 / query.shape[-1] ** 0.5)) @ value
     )

@@ -140,7 +140,7 @@ class Trial:
         """Right results; with other conventions where they are given."""
         own, direction = self.computing.but(**other), self.case.direction
         if own.value("empty") == SEES_LATER:  # keys that causal hides are not those of a mask
-            meant, own = inputs, self.declared
+            meant, own = inputs, self.declared.but(**other)
         with np.errstate(all="ignore"):
             return right.by_conventions(meant, direction, own) if own.off else right.leaves(meant, direction)
 
@@ -148,11 +148,13 @@ class Trial:
         """Errors that a scale which was measured, and the eps of a norm, may cause."""
         meant, norm = self.meant(), self.declared.value("norm")
         if self.declared.is_measured("scale") and "scale" not in self.inputs.options:
-            moved = meant._replace(options=meant.options | {"scale": meant.options["scale"] * (1 + MEASURED)})
-            yield {leaf: x - wanted[leaf] for leaf, x in self._right(moved, moved).items()}
+            scale = {"scale": meant.options["scale"] * (1 + MEASURED)}
+            moved = (x._replace(options=x.options | scale) for x in (meant, self.inputs))
+            found = self._right(*moved, given_scale=law("given_scale"))
+            yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
         if norm != law("norm"):
-            with_eps = self._right(meant, self.inputs, norm=f"{norm}, eps")
-            yield {leaf: x - wanted[leaf] for leaf, x in with_eps.items()}
+            found = self._right(meant, self.inputs, norm=f"{norm}, eps")
+            yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
 
     def tolerances(self, wanted: Leaves, *, effort: int = MOST_EFFORT) -> dict[str, Tolerance]:
         """The largest error of each leaf, as ``tolerances.tolerances`` has it, and what is unknown may add."""
