@@ -63,7 +63,7 @@ class Reading(PlainCall):
         (B, N, T, S, D, V), row = self.sizes, OPTIONS[ours]
         if ours in ("mask", "bias"):  # of each rank
             sizes = (B, N, S, S, D, V) if form.how["always"] == EQUAL_LENGTHS else self.sizes
-            several = sum("mask" in options.named(x) for x in self.fn.names) > 1
+            several = sum(x.endswith("mask") for x in self.fn.names) > 1
             of_padding = several and name in options.OF_PADDING  # which then is (B, S), though it may take more axes
             masks = sorted(row.kinds, key=lambda kind: of_padding and not kind.startswith("BS/"))
             for rank, of_rank in itertools.groupby(masks, lambda kind: kind.split("/")[0]):
