@@ -743,3 +743,14 @@ def test_a_function_of_one_head_is_traced_once_under_jit():
     out = jax.jit(adapted["adapted"])(q, k, v)
     assert len(calls) == 1
     np.testing.assert_allclose(out, right, atol=1e-6)
+
+
+def test_one_length_without_an_answer_does_not_end_the_description(monkeypatch, tmp_path):
+    """One query is asked as well, if no other call fits a formula."""
+    lines = "import numpy as np", "def attention(q, k, v):", "    while q.shape[-2] == 1:", "        pass"
+    last = "    return 2 * np.tanh(q @ k.swapaxes(-1, -2)) @ v\n"
+    (tmp_path / "one_query.py").write_text("\n".join((*lines, last)), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(describing, "CALL_SECONDS", 0.5)
+    with pytest.raises(Refusal, match="no known formula gives its result without options"):
+        describing.describe("one_query:attention")

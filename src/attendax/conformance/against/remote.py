@@ -27,6 +27,7 @@ from ..worker.place import name_of, path_in_other_process
 from .options import completed
 
 CALL_SECONDS, TOTAL_TIME = 60.0, 600.0  # seconds of a call, and of all calls
+LATER_SECONDS = 5.0  # seconds of a call, if another call had no answer in time
 PLAIN_TYPES = (bool, int, float, str, type(None))
 IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torch": "import torch as xp"}
 FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend"
@@ -182,7 +183,7 @@ class Function:
         """``stated`` is the option that a keyword is, by its name, where that does not tell."""
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
         self.path = there or path or (fn if isinstance(fn, str) else text.path_of(fn) or name_of(fn))
-        self.spent, self.patience = 0.0, CALL_SECONDS
+        self.spent, self.patience, self.answered = 0.0, CALL_SECONDS, False
         try:
             self.subject: Subject = Worker("either", {"path": there, "arrays": arrays}) if there else Here(fn, arrays)
             told = self.subject.start()
@@ -213,11 +214,14 @@ class Function:
         try:
             found = self.subject.ask(CallRequest(arrays, options, code))
         except Died as died:
-            if died.how == "timeout":
+            if died.how == "timeout" and self.answered:  # of other sizes, perhaps
+                self.patience = min(self.patience, LATER_SECONDS)
+            elif died.how == "timeout":
                 raise Refusal(f"{self.path}: a call with {len(arrays)} small arrays: {died.args[0]}") from died
             raise
         finally:
             self.spent += self.subject.taken
+        self.answered = True
         if self.spent > TOTAL_TIME:
             raise Refusal(f"{self.path}: its calls took {TOTAL_TIME:.0f} seconds, too long to compare; make it quicker")
         return tuple(found[name] for name in LEAF_NAMES if name in found)

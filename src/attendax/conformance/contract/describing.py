@@ -5,8 +5,6 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from attendax.exits import Refusal
-
 from ..against import options
 from ..against.asking import SQUARE, Answer, Probe, arrays
 from ..against.describing import NOT_TAKEN, SEVERAL
@@ -47,8 +45,6 @@ class Describer(FinerReading):
             form, unread = (found.form if found.known else None), dict(found.unknown)
         except Failed as failed:
             raise refusing.refused(self.fn, failed, self.limit.calls) from failed
-        except Died as died:
-            raise Refusal(f"{self.fn.path}: while it was described, {died}") from died
         except OutOfTime:
             cut, form, unread = True, self.form, dict(self.unknown)
         if not form:
