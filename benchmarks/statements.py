@@ -16,12 +16,12 @@ from statements_of_cost import compile_ratios
 TORCH = "torch-sdpa"
 RUNS = {  # fields of Results, the words for their rows, and their folders
     "full": ("AMD EPYC, AVX-512", "."),
-    "avx2": ("AMD EPYC, only AVX2 in both libraries", "avx2"),
-    "bfloat16": ("AMD EPYC, AVX-512, bfloat16", "bfloat16"),
-    "zen4": ("AMD EPYC of Zen 4, AVX-512 as two 256-bit operations", "zen4"),
+    "avx2": ("AMD EPYC, AVX2 only", "avx2"),
+    "bfloat16": ("AMD EPYC, bfloat16", "bfloat16"),
+    "zen4": ("AMD EPYC of Zen 4", "zen4"),
     "xeon": ("Intel Xeon, AVX-512", "xeon"),
 }
-REMARKS = {"xeon": "; the two cores may be threads of one core"}  # on the machine
+REMARKS = {"xeon": "; both cores may be threads of one core"}  # on the machine
 MEASURES = {"backward": "with the gradient", "jvp": "derivative in one direction", "hvp": "Hessian times a vector"}
 TRAINED = "encoder block 32 x 128 x 384, training step"
 
@@ -99,12 +99,12 @@ def who_is_ahead(results: Results) -> str:
     first = "torch is faster than attendax in some shapes" if TORCH in faster else "torch is not faster in any shape"
     if not faster:
         return "On this machine, no other library is faster in any shape."
-    header = ("library", "shape", "computation", "attendax, times as fast as the library")
+    header = ("library", "shape", "computation", "attendax, times as fast")
     rows = []
     for name, cases in faster.items():
         for case, calls in (case.removesuffix(")").split(" (") for case in cases):
             rows += [[name, case, *call.rsplit(" ", 1)] for call in calls.split(", ")]
-    told = f"On this machine, {first}. The table has every call in which another library is faster:"
+    told = f"On this machine, {first}. In these calls another library is faster:"
     return f"{told}\n\n{tables.table(header, rows)}"
 
 
@@ -132,7 +132,7 @@ def beside_a_product(results: Results) -> str:
         ],
     ]
     size = f"{PRODUCT_SIDE:,} x {PRODUCT_SIDE:,}"
-    speed = f"Here the product of two {size} matrices ran at {product:.0f} GFLOP/s, by the faster of XLA and NumPy."
+    speed = f"The product of two {size} matrices ran at {product:.0f} GFLOP/s, by the faster of XLA and NumPy."
     calls = "The table has the speed of attention with at least 2,048 queries and keys, as a fraction of this speed:"
     return f"{speed} {calls}\n\n" + tables.table(("", "fraction of the product's GFLOP/s"), rows)
 
@@ -154,9 +154,9 @@ def with_more_cores(results: Results) -> str:
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
     priority = " The process had real-time priority (`chrt -r 20`)." if run["about"].get("real_time_priority") else ""
     return (
-        "The table has the gain from a second core, for two cores that [share a cache](#two-cores-one-cache-or-two). "
-        f"Each number is a geometric mean, over {len(own[0])} shapes for the forward and {len(own[1])} with the "
-        f"gradient. Rows with torch leave out the shapes that torch cannot compute.{priority} "
+        "The second core [shares a cache](#two-cores-one-cache-or-two) with the first. The numbers are geometric means "
+        f"over {len(own[0])} shapes (with the gradient: {len(own[1])}), or over those that torch can compute."
+        f"{priority} "
         f"Source: `benchmarks/results/cores` ({machine(run)}; {when(run)}).\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
@@ -192,9 +192,9 @@ def beside_torch(results: Results) -> str:
     header = (
         "processor",
         "forward, all shapes",
-        "forward, mean of plain shapes",
+        "forward, plain shapes",
         "with the gradient, all shapes",
-        "with the gradient, mean of plain shapes",
+        "with the gradient, plain shapes",
         "shapes in which torch is faster",
     )
     return tables.table(header, rows)
@@ -203,21 +203,21 @@ def beside_torch(results: Results) -> str:
 def where_measured(results: Results) -> str:
     """A row for each run: machine, commit, versions, and how many of the rounds that were kept were disturbed."""
     rows = []
-    for field, (words, folder) in RUNS.items():
+    for field, (words, _) in RUNS.items():
         if (run := getattr(results, field)) is None:
             continue
         kept = [r for r in run["records"] if r["status"] == "timed" and r["contestant"] == OURS]
         disturbed = sum(r["rounds_disturbed"] for r in kept) / sum(len(r["seconds"]) for r in kept)
-        versions = f"torch {version(run, 'torch')}, jax {version(run, 'jax')}"
-        place = f"{machine(run)}{REMARKS.get(field, '')}; {versions}"
-        rows.append([words, f"`{folder}`", place, when(run), f"{disturbed:.0%}"])
+        speed = f"{run['about']['matmul_gflops']:.0f}{REMARKS.get(field, '')}"
+        rows.append([words, speed, version(run, "torch"), version(run, "jax"), when(run), f"{disturbed:.0%}"])
     return tables.table(
         (
             "run",
-            "folder of `benchmarks/results`",
-            "machine",
+            "matrix product, GFLOP/s",
+            "torch",
+            "jax",
             "measured code, date",
-            "rounds disturbed by other work",
+            "disturbed rounds",
         ),
         rows,
     )
@@ -241,8 +241,8 @@ def encoders(results: Results) -> str:
             sentences = "one sentence" if size[1] == "1" else f"{size[1]} sentences"
             numbers = [cores.number(ratios.get(other)) or "-" for other in ("torch", "onnxruntime")]
             rows.append([f"{sentences} of {size[2]} tokens", *numbers])
-    said = "`attendax embed` turns sentences into vectors, by an encoder with six layers. Here each library runs this"
-    said = f"{said} encoder with the same weights ({when(results.full['encoders'])}):\n\n"
+    said = "Each library runs the six-layer encoder of `attendax embed` with the same weights "
+    said = f"{said}({when(results.full['encoders'])}):\n\n"
     return said + tables.table(("attendax, times as fast as", "torch", "ONNX Runtime"), rows)
 
 
@@ -261,7 +261,7 @@ def training(results: Results) -> str:
     sizes = {size: "{} sentences of {} tokens (width {})".format(*size.split(" x ")) for size in ratios}
     said = " ".join(f"For {sizes[size]}, attendax is {ratio:.2f} times as fast." for size, ratio in ratios.items())
     why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
-    return f"{whole}The next comparison is with torch, for a training step of one encoder block. {said}{why}"
+    return f"{whole}The next two numbers compare training steps of an encoder block with torch. {said}{why}"
 
 
 def training_faults(results: Results) -> str:
