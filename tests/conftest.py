@@ -44,6 +44,13 @@ def as_users_have_it():
         yield
 
 
+@pytest.fixture
+def no_causes(monkeypatch):
+    """The causes of faults are not looked for, which takes most of a run with faults: for tests of the verdict."""
+    monkeypatch.setattr("attendax.conformance.run.run.first_look", lambda *given: [])
+    monkeypatch.setattr("attendax.conformance.run.run.diagnosed", lambda *given: ())
+
+
 def pytest_addoption(parser):
     parser.addoption("--share", metavar="K/N", default="1/1", help="one of N equal shares of the tests")
 

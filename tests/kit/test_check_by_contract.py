@@ -318,6 +318,23 @@ def test_dropout_and_windows_are_judged_by_its_conventions(name):
     assert report.judged
 
 
+@pytest.mark.parametrize("counts", ["mask", "causal"])
+def test_a_mask_or_causal_that_counts_alone(counts):
+    """Beside causal to the end of the keys, which the judge writes as a mask."""
+
+    def attend(query, key, value, mask=None, is_causal=False):
+        T, S = query.shape[-2], key.shape[-2]
+        if is_causal and (mask is None or counts == "causal"):
+            mask = np.tri(T, S, S - T, dtype=bool)
+        s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+        w = np.exp(s - s.max(-1, keepdims=True)) * (True if mask is None else mask)
+        total = w.sum(-1, keepdims=True)
+        return w @ value / np.where(total == 0, 1, total)
+
+    report = check(attend, in_process=True, level="forward", seed=7, budget=0, only=["causal"])
+    assert not report.failures
+
+
 WORDS = {  # of the first cause, or of what is unsettled
     "ahead": "one key ahead", "axis": "softmax runs over the queries", "turned": "swapped", "tiled": "tiled",
     "tile": "tiled", "squared": "scale", "noroot": "1/D", "unscaled": "not scaled",
@@ -373,6 +390,7 @@ OPEN = {
     "causal_by_default": "window is not understood: it changes nothing, unless mode makes it count",
     "any_rank": "not scaled",
     "core": "causal is left out if a mask is given",
+    "causal_or_mask": "a mask is left out if causal is given",
     "unless_masked": "causal is left out if a mask is given",
     "biased_instead": "causal is left out if a mask or a bias is given",
     "slopes_scaled": "slopes is not understood: ALiBi",

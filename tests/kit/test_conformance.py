@@ -154,7 +154,7 @@ def test_a_function_that_jax_may_not_compile_is_judged_and_told():
 
 
 @pytest.mark.smoke
-def test_a_fault_without_optimizations_alone_is_none(monkeypatch):
+def test_a_fault_without_optimizations_alone_is_none(monkeypatch, no_causes):
     """A small JAX call is compiled with few optimizations; the first fault is judged again with all of them."""
 
     def wrong(function, arrays):

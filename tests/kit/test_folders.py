@@ -188,7 +188,7 @@ def _seed(home, seed):
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_folder(what, home, capfd):
+def test_a_broken_folder(what, home, capfd, no_causes):
     """What is refused is refused in one line; nothing is lost."""
     does, expected, words = BROKEN[what]
     does(home)

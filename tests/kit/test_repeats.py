@@ -50,7 +50,7 @@ def once_in(calls):
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("make", [by_shape, by_first_number])
-def test_a_stale_cache_is_red(make):
+def test_a_stale_cache_is_red(make, no_causes):
     assert not check(make(), repeat=3, **SOME).ok
 
 

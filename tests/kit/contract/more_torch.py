@@ -525,3 +525,13 @@ def decode_step(q, k_cache, v_cache, cache_seqlens):
 
 def decode_step_long(q, k_cache, v_cache, cache_seqlens):
     return _step(q, k_cache, v_cache, torch.arange(k_cache.shape[1]) > cache_seqlens[:, None])
+
+
+def causal_or_mask(q, k, v, attention_mask=None, attn_mask_type="padding"):
+    """(T, B, N, D); the mask hides a key where it is True, and causal takes its place."""
+    s = torch.einsum("tbnd,sbnd->bnts", q, k) / q.shape[-1] ** 0.5
+    if attn_mask_type == "causal":
+        attention_mask = torch.ones(s.shape[-2:]).triu(s.shape[-1] - s.shape[-2] + 1).bool()
+    if attention_mask is not None:
+        s = s.masked_fill(attention_mask, -10000.0)
+    return torch.einsum("bnts,sbnd->tbnd", torch.softmax(s, -1), v)

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from ..conventions.table import DECLARED, INSTEAD, OF_VALID, TABLE
+from ..conventions.table import DECLARED, IN_PLACE, OF_VALID, TABLE
 from . import options
 from .asking import TOLERANCE, distance
 from .caller import Caller
@@ -29,7 +29,7 @@ def joined(reading: Reading, form: Form) -> Form:
         return form
     mask = options.drawn("mask", form.options["mask"].form, reading.sizes)
     probe = reading.probe({"mask": mask, "is_causal": True})
-    if settled := reading.settled([form, form.but(joins=INSTEAD)], [probe]):
+    if settled := reading.settled([form, *(form.but(joins=x) for x in IN_PLACE)], [probe]):
         return settled
     of_lengths = reading.as_lengths(form) if form.how["causal"] == END else None
     moved = joined(reading, of_lengths) if of_lengths else form

@@ -24,6 +24,8 @@ ONE_QUERY = "a single query (T = 1) sees all keys"
 JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 SO_FAR, BLOCK_SIZES = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD, ADDED_INSTEAD = "mask in place of causal", "mask or bias in place of causal"
+CAUSAL_INSTEAD = "causal in place of mask"
+IN_PLACE = {INSTEAD: ("mask", "is_causal"), CAUSAL_INSTEAD: ("is_causal", "mask")}  # what counts, what is left out
 OF_VALID = "aligned to the end of the key lengths"  # of causal, and of a window
 EQUAL_LENGTHS = "aligned to the start, if there are as many queries as keys"  # of causal
 NEARER = "aligned to the end, to the start where T > S"  # of causal
@@ -208,6 +210,8 @@ TABLE: dict[str, Axis] = {
             kind=UNUSUAL, source="custom_mask of FlashInfer"),
         ADDED_INSTEAD: Line("in_place('mask bias', 'causal')", "causal is left out if a mask or a bias is given",
             kind=UNUSUAL, source="custom_mask of FlashInfer"),
+        CAUSAL_INSTEAD: Line("in_place('is_causal', 'mask')", "a mask is left out if causal is given",
+            kind=UNUSUAL, source="attn_mask_type of Megatron Core"),
     },
     "pairs": {
         "seen": Line("seen"),

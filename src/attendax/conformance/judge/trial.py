@@ -10,7 +10,7 @@ from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
 from ..conventions import right
 from ..conventions.formula import by_rules, is_given
-from ..conventions.table import ASKS, DECLARED, SEES_LATER
+from ..conventions.table import ASKS, DECLARED, IN_PLACE, SEES_LATER
 from ..conventions.values import LAW, MEASURED, Conventions, law
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
@@ -69,7 +69,10 @@ class Trial:
         """The inputs as the law says what declared conventions mean by them: with a mask, lengths, and a scale."""
         inputs = inputs or self.inputs
         options, (T, S) = inputs.options, (inputs.arrays[name].shape[-2] for name in ("query", "key"))
-        conventions = self.expressed(inputs)
+        counts, left_out = IN_PLACE.get(self.declared.value("joins"), ("", ""))
+        if left_out in options and is_given(options.get(counts)):
+            options = {name: x for name, x in options.items() if name != left_out}
+        conventions = self.expressed(inputs._replace(options=options))
         if "key_lengths" in dict(conventions.off):
             options = options | {"key_lengths": np.maximum(options["key_lengths"], 1)}
         if "scale" in dict(conventions.off):
