@@ -99,7 +99,7 @@ def who_is_ahead(results: Results) -> str:
     first = "torch is faster than attendax in some shapes" if TORCH in faster else "torch is not faster in any shape"
     if not faster:
         return "On this machine, no other library is faster in any shape."
-    header = ("library", "shape", "computation", "attendax, times as fast")
+    header = ("library", "shape", "computation", "ratio")
     rows = []
     for name, cases in faster.items():
         for case, calls in (case.removesuffix(")").split(" (") for case in cases):
@@ -155,8 +155,8 @@ def with_more_cores(results: Results) -> str:
     priority = " The process had real-time priority (`chrt -r 20`)." if run["about"].get("real_time_priority") else ""
     return (
         "The second core [shares a cache](#two-cores-one-cache-or-two) with the first. The numbers are geometric means "
-        f"over {len(own[0])} shapes (with the gradient: {len(own[1])}), or over those that torch can compute."
-        f"{priority} "
+        f"over {len(own[0])} shapes (with the gradient: {len(own[1])}). "
+        f"Rows with torch leave out shapes that it cannot compute.{priority} "
         f"Source: `benchmarks/results/cores` ({machine(run)}; {when(run)}).\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
@@ -190,7 +190,7 @@ def beside_torch(results: Results) -> str:
             cells += [f"{span(ratios.values())}, mean {mean(ratios.values())}", unskipped]
         rows.append([words, *cells, ", ".join(ahead(run, TORCH)) or "none"])
     header = (
-        "processor",
+        "run",
         "forward, all shapes",
         "forward, plain shapes",
         "with the gradient, all shapes",
@@ -259,9 +259,11 @@ def training(results: Results) -> str:
     steps = {size: found[f"encoder block {size}, training step"] for size in ("32 x 128 x 384", "8 x 128 x 768")}
     ratios = {size: step["torch.nn.TransformerEncoderLayer"] for size, step in steps.items()}
     sizes = {size: "{} sentences of {} tokens (width {})".format(*size.split(" x ")) for size in ratios}
-    said = " ".join(f"For {sizes[size]}, attendax is {ratio:.2f} times as fast." for size, ratio in ratios.items())
+    (first, ratio), *rest = ratios.items()
+    said = f"In a training step of an encoder block, attendax is {ratio:.2f} times as fast as torch for {sizes[first]}."
+    said += "".join(f" For {sizes[size]}, it is {ratio:.2f} times as fast." for size, ratio in rest)
     why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
-    return f"{whole}The next two numbers compare training steps of an encoder block with torch. {said}{why}"
+    return f"{whole}{said}{why}"
 
 
 def training_faults(results: Results) -> str:

@@ -92,7 +92,7 @@ def one_device(results: Results) -> str:
     rows = [[words, *(orders[order, n] for n in (2, 4, 8))] for order, words in ORDERS.items()]
     return (
         f"One device alone needs {of_device(results, 'ring', 1, 'temporaries')} MB of temporaries.\n\n"
-        + tables.table(("work of the busiest device / the mean", "n = 2", "n = 4", "n = 8"), rows)
+        + tables.table(("work of the busiest device, divided by the mean of all", "n = 2", "n = 4", "n = 8"), rows)
     )
 
 
@@ -104,8 +104,9 @@ def beside_shard_map(results: Results) -> str:
     rows = [["batches and heads divided, causal, 1,024 tokens", *found["attendax under jit"]]]
     rows += [[f"2,048 tokens divided, {name}", *found[name]] for name in STRATEGIES]
     return (
-        "Time of attendax divided by that of `jax.nn` in a `shard_map`, which first gathers divided keys and values "
-        f"(below 1: attendax is faster). Two cores simulated eight devices{busy}:\n\n"
+        "The next table has the time of attendax divided by the time of `jax.nn` (below 1: attendax is faster). "
+        "`jax.nn` runs in a `shard_map` that first gathers divided keys and values. "
+        f"Two cores simulated eight devices{busy}:\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
