@@ -286,6 +286,20 @@ def test_heads_that_cannot_be_read_are_not_judged():
     assert {o.finding.message for o in report.cases} == {"add_bias_kv and add_zero_attn: there is one more key"}
 
 
+def test_heads_may_be_parameters_that_require_a_gradient():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layer = torch.nn.ModuleDict({name: torch.nn.Linear(16, 16, bias=False) for name in ("W_Q", "W_K", "W_V", "W_O")})
+
+    def attend(vectors):
+        parts = (layer[name](vectors).unflatten(-1, (2, 8)).transpose(1, 2) for name in ("W_Q", "W_K", "W_V"))
+        return layer["W_O"](torch.nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2))
+
+    said = dict(causal=False, width=16, only=["heads: a short text"], seed=0)
+    report = check_model(attend, heads=lambda _: {n: x.weight.T for n, x in layer.items()} | {"num_heads": 2}, **said)
+    assert report.counts() == {"ok": 1}, str(report)
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("weights", "words"),

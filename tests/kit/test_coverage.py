@@ -72,7 +72,7 @@ class TestWhatIsSaid:
         said = str(report.coverage)
         assert re.match(r"4 gradients are right\. \d+ more cases were not judged: ", said)
         assert "9 masks (refused with 'no masks, please')" in said
-        assert re.search(r"log-sum-exp[^(]* \(the function has no such option\)", said)
+        assert re.search(r"log-sum-exp[^(]* \(the function lacks these options\)", said)
         assert str(report).endswith(said)
         assert report.ok
 

@@ -10,8 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from .blackbox import array_of
 from .of_torch import NO_RATE, TORCH_WAYS, from_torch_layer, of_torch, of_transformers
 from .runner import Offer, Way, with_seed
 
@@ -170,7 +169,7 @@ def _weights(parts: str, layer: Any) -> dict[str, Any]:
             raise NotImplementedError(why)
     found: dict[str, Any] = {"num_heads": layer.num_heads}
     for name, (kernel, bias) in zip("QKVO", _projections(parts, layer), strict=True):
-        kernel, bias = _array(kernel), _array(bias)
+        kernel, bias = array_of(kernel), None if bias is None else array_of(bias)
         found[f"W_{name}"] = kernel.reshape(-1, kernel.shape[-1]) if name == "O" else kernel.reshape(len(kernel), -1)
         found[f"b_{name}"] = None if bias is None else bias.reshape(-1)
     return found
@@ -189,12 +188,6 @@ def _projections(parts: str, layer: Any) -> list[tuple[Any, Any]]:
     weights = [*(apart if together is None else together.chunk(3)), layer.out_proj.weight]
     biases = [*((None,) * 3 if biases is None else biases.chunk(3)), layer.out_proj.bias]
     return [(weight.T, bias) for weight, bias in zip(weights, biases, strict=True)]
-
-
-def _array(x: Any) -> Any:
-    """NumPy's, of any framework; None stays."""
-    x = x.get_value() if hasattr(x, "get_value") else x
-    return x if x is None else np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
 
 
 LayerSource = tuple[Callable[..., Any], str, str, str, str]

@@ -69,6 +69,12 @@ def direction(width: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(width).astype(np.float32)
 
 
+def array_of(x: Any) -> np.ndarray:
+    """An array or a parameter of any framework, as an array in float64."""
+    x = x.get_value() if hasattr(x, "get_value") else x  # of flax nnx
+    return np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, np.float64)
+
+
 def weights_of(found: Any) -> dict[str, np.ndarray]:
     """The weights that a function ``heads`` gave, as arrays in float64; ValueError where they are none of a layer."""
     missing = [name for name in ("W_Q", "W_K", "W_V", "W_O", "num_heads") if found.get(name) is None]
@@ -76,7 +82,7 @@ def weights_of(found: Any) -> dict[str, np.ndarray]:
     if missing or unknown:
         said = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
         raise ValueError(f"check_model: heads gives a mapping that {said}, expected {', '.join(WEIGHT_NAMES)}")
-    arrays = {name: np.asarray(x, np.float64) for name, x in found.items() if x is not None}
+    arrays = {name: array_of(x) for name, x in found.items() if x is not None}
     count, of_out = int(arrays["num_heads"]), arrays["W_O"].shape
     queries, keys, values = (arrays[name].shape[-1] for name in ("W_Q", "W_K", "W_V"))
     size = queries // count if count > 0 else 0

@@ -210,7 +210,7 @@ class Coverage(NamedTuple):
     def _not_judged(self) -> str:
         """The cases that were not judged, their kinds by reason.
 
-        "27 more cases were not judged: 24 masks (the function has no such option); 3 windows (raises ValueError)"
+        "27 more cases were not judged: 24 masks (the function lacks these options); 3 windows (raises ValueError)"
         """
         by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
         for (reason, kind), number in self.left.items():
@@ -288,7 +288,8 @@ def _reason(outcome: Outcome) -> str:
     message = finding.message.removeprefix(f"{finding.lack}: ")
     if message.startswith("no argument"):
         _, never, names = message.partition("; never given: ")
-        return f"the function has no such option{never}{names}"
+        lacks = "the function lacks these options" if finding.lack else "the model has no parameter for them"
+        return f"{lacks}{never}{names}"
     if finding.refused and not message.startswith("raises"):
         words = message.removeprefix("refused: ")
         message = f"refused with {re.sub(r'^[A-Za-z.]+(Error|Exception): ', '', words)!r}"
