@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attendax import cli
-from attendax.conformance import check
-from attendax.conformance.contract import describing, pinning
+from attendax.conformance import Verdict, check
+from attendax.conformance.contract import describing, docstrings, pinning
 from attendax.conformance.contract.understanding import IF_MEANT, Settled, Understood
 from attendax.conformance.report import Report
 from attendax.exits import Refusal
@@ -318,6 +318,26 @@ def test_dropout_and_windows_are_judged_by_its_conventions(name):
     assert report.judged
 
 
+@pytest.mark.parametrize(
+    ("docstring", "hides"),
+    [
+        ("mask: (B, S), True means attend, False means ignore", False), ("mask (B, 1, 1, S), True = hidden", True),
+        ("mask: 1 for real tokens, 0 for padding", False), ("mask: bool, True on padded pixels.", True),
+        ("mask: array, 0 where attention is not allowed", False), ("mask: 1 for frames that are not padding", False),
+        ("mask: (B, S)\n    True: the key is excluded", True), ("mask: a 1-D mask of padding", None),
+        ("causal: if True, later keys are masked\nmask: (T, S)", None), ("a mask, True = seen or hidden", None),
+        ("key_mask: True = hidden", None), ("", None),
+    ],
+)  # fmt: skip
+def test_what_a_docstring_says_of_a_mask(docstring, hides):
+    assert docstrings.says_hides(docstring, "mask") is hides
+
+
+def test_a_docstring_that_says_the_contrary_can_be_confirmed():
+    assert check("contract.more_numpy:padded_kept", **FORWARD).unsettled
+    assert check("contract.more_numpy:padded_kept", expect={"mask": "True attends"}, **FORWARD).ok
+
+
 @pytest.mark.parametrize("counts", ["mask", "causal"])
 def test_a_mask_or_causal_that_counts_alone(counts):
     """Beside causal to the end of the keys, which the judge writes as a mask."""
@@ -333,6 +353,13 @@ def test_a_mask_or_causal_that_counts_alone(counts):
 
     report = check(attend, in_process=True, level="forward", seed=7, budget=0, only=["causal"])
     assert not report.failures
+
+
+def test_a_result_that_is_held_is_judged_by_the_conventions():
+    """Some queries have no key and get NaN."""
+    report = check("contract.more_numpy:alibi_last", seed=7, budget=0, only=["is held"], sizes={"T": 7, "S": 5})
+    assert report.ok
+    assert {outcome.verdict for outcome in report.cases} >= {Verdict.CONVENTION}
 
 
 WORDS = {  # of the first cause, or of what is unsettled
@@ -358,6 +385,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "queries_padded": "hide queries", "times_tril": "masked scores are 0", "caps_after": "caps after the mask",
     "past_uncounted": "does not count the keys of earlier calls", "one_head_axis": "softmax runs over the queries",
     "layer_mixed": "by a reshape without a transpose", "mingpt_joined": "by a reshape without a transpose",
+    "padded_kept": "by its docstring it hides one",
     "sdpa_past": "does not count the keys of earlier calls",
 }  # fmt: skip
 RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention

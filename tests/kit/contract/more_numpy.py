@@ -673,3 +673,40 @@ def rescaled(query, key, value):
     return (
         softmax(query @ key.swapaxes(-1, -2) * np.float32((0.1 * np.log(40) + 1) ** 2 / query.shape[-1] ** 0.5)) @ value
     )
+
+
+def alibi_last(q, k, v):
+    """Causal, with ALiBi; queries are the last of the tokens. Those before all keys get NaN."""
+    (N, T), S = q.shape[1:3], k.shape[2]
+    behind = np.arange(S) - np.arange(S - T, S)[:, None]
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + slopes(N)[:, None, None] * behind
+    return softmax(np.where(behind > 0, -np.inf, s)) @ v
+
+
+def causality(queries, keys, values, key_masks=None, num_heads=1, causality=True):
+    """Heads are joined with the batch, as in SASRec; a switch of its own name is on."""
+    q, k, v = (np.concatenate(np.split(x, num_heads, 2)) for x in (queries, keys, values))
+    s = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+    if key_masks is not None:
+        s = np.where(np.tile(key_masks, (num_heads, 1))[:, None], s, -(2.0**32))
+    if causality:
+        s = np.where(np.tri(*s.shape[1:], dtype=bool), s, -(2.0**32))
+    return np.concatenate(np.split(softmax(s) @ v, num_heads), 2)
+
+
+def padded(query, key, value, padding_mask=None):
+    """Attention of padded texts.
+
+    padding_mask: (B, S), True where the token is padding
+    """
+    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    s = s if padding_mask is None else np.where(padding_mask[:, None, None], -1e9, s)
+    return softmax(s) @ value
+
+
+def padded_kept(query, key, value, padding_mask=None):
+    """Attention of padded texts.
+
+    padding_mask: (B, S), True where the token is padding
+    """
+    return padded(query, key, value, None if padding_mask is None else ~padding_mask.astype(bool))

@@ -54,7 +54,9 @@ class PlainCall(Caller):
     def __init__(self, fn: Function) -> None:
         super().__init__(fn)
         self.in_order = True  # whether its arrays are in the order of their names
+        on = [x for x, value in fn.defaults.items() if value is True]
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) == 1]  # it is asked without first
+        causal += [x for x in on if x not in causal and "is_causal" in options.named(x)]
         drops = [x for x in DROPOUT_NAMES if isinstance(rate := fn.defaults.get(x), float) and rate > 0]
         caps = [x for x in OPTIONS["softcap"].names if isinstance(cap := fn.defaults.get(x), int | float) and cap > 0]
         numbers = [x for x, value in fn.defaults.items() if type(value) is int and value > 0]
@@ -148,6 +150,8 @@ class PlainCall(Caller):
     def _more(self, form: Form, probe: Probe, axis: str, count: int) -> list[Probe]:
         """More calls without options, that tell apart so many values of an axis; none if nothing can be told."""
         cases = (x for x in examples.cases(form, self.sizes) if not forms.has_more_heads(form, x.arrays[0].shape))
+        if axis in OF_CAUSAL:  # what a query before all keys gets is found later
+            cases = (x for x in cases if x.arrays[0].shape[2] <= x.arrays[1].shape[2])
         asked = (x for x in cases if count > 1 or x.arrays[1].shape[2] < examples.LONG_T)
         probes = [probe, *(x for x in asked if self.answer(form, x))]
         wide = (x for x in probes if min(x.arrays[0].shape[:2]) > 1)  # of one batch or head nothing is read

@@ -17,7 +17,7 @@ from ..against.reading import ON_BOTH_SIDES
 from ..against.weights import WEIGHT, WEIGHTS, projected
 from ..conventions.table import ADDED_INSTEAD, CONVENTION, DECLARED, DEFECT, EQUAL_LENGTHS, INSTEAD, TABLE, UNUSUAL
 from ..conventions.values import Conventions
-from . import fitting
+from . import docstrings, fitting
 
 AS_THE_LAWS = "It follows the laws."
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
@@ -33,15 +33,6 @@ OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
 
 
 SHOWING = re.compile("(?<!in)(valid|visible)|keep")  # in the name of a mask: where it is True, a key is seen
-
-NAMED = {"always": "causal|autoregressive", "alibi": "alibi"}  # words of a name or a docstring that mean the axis
-MEANT = {  # words of a docstring or a signature by which an unusual value is meant: by its axis, or its first word too
-    "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine",
-    "scale 1": r"unscaled|already scaled|(\b(not|no|without)|n't) scal(ed|ing)",
-    "weights sigmoid": "sigmoid", "weights ReLU": "relu", "weights top": "top[-_ ]?k",
-    "weights softmax": r"softmax[-_ ]?(1|one)\b|off[- ]by[- ]one",
-}  # fmt: skip
-NOT_CAUSAL = r"(\bnon|\bnot|\bno|without)[-_ ]*(a )?causal|bidirectional|causal[^.]* not\b"
 
 
 class Meaning(NamedTuple):
@@ -115,16 +106,17 @@ class Contract:
     def meanings(self) -> Iterator[Meaning]:
         """Each value that is not the law's."""
         of_plain = any(self.conventions.kind(axis) == DEFECT for axis in OF_PLAIN)
+        contrary = dict(self._contrary())
         for axis, value in self.conventions.off:
             line = self.conventions.line(axis)
-            if (axis, value) == ("mask", "True drops") and self._is_against_its_name():
-                words = f"True in {self.form.options['mask'].name} hides a key, and by that name it shows one"
-                line = line._replace(kind=UNUSUAL, words=words, source="")
+            if axis == "mask" and value in contrary:
+                line = line._replace(kind=UNUSUAL, words=contrary.pop(value), source="")
             if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
                 continue  # what is off in the plain call may look like it
-            if line.kind == UNUSUAL and (documented := self._by_default(axis, value) or self._documented(axis, value)):
+            if line.kind == UNUSUAL and (documented := self._by_default(axis, value) or self._stated(axis, value)):
                 line = line._replace(kind=CONVENTION, source=documented)
             yield Meaning(axis, value, line.kind, line.words, line.source)
+        yield from (Meaning("mask", value, UNUSUAL, words) for value, words in contrary.items())
         used, names = self.form.order.split(", "), self._by_names().order.split(", ")
         moved = [(x, y) for x, y in zip(names, used, strict=True) if x != y and not self.form.pack]
         if moved:
@@ -133,7 +125,7 @@ class Contract:
         if always := self.form.how["always"]:
             kind, words = Conventions().but(causal=always).kind("causal"), f"it is causal without being asked, {always}"
             said = "it is given positions" * bool({*options.OPEN_POSITIONS} & {*self.form.meant})
-            said = self._documented("always", always) or said
+            said = self._stated("always", always) or said
             meant = said * (kind in ("law", CONVENTION))
             kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL
             yield Meaning("always", always, kind, words, meant)
@@ -153,25 +145,26 @@ class Contract:
         if "return_lse" in self.form.options and (empty := self.form.how["empty_lse"]) not in ("", BY_LAW["empty_lse"]):
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
 
-    def _is_against_its_name(self) -> bool:
-        """Tell whether a mask of keys that hides them where it is True has a name of one that shows them.
+    def _contrary(self) -> Iterator[tuple[str, str]]:
+        """What True means in masks whose docstring, or else whose name, says the contrary, and words for it.
 
-        An ``attention_mask`` of two axes shows them in transformers. One of four hides pairs in Megatron.
+        An ``attention_mask`` of two axes shows keys in transformers. One of four hides pairs in Megatron.
         """
-        name, kind = self.form.options["mask"]
-        return bool(SHOWING.search(name)) or (name == "attention_mask" and kind.startswith("BS/"))
+        does = {"True attends": "shows", "True drops": "hides"}
+        for ours in (x for x in ("mask", "key_lengths") if x in self.form.options):
+            name, kind = self.form.options[ours]
+            for value in (x for x in does if x in kind):
+                hides, docstring = value == "True drops", self.documentation.partition("\n")[2]
+                stated = docstrings.says_hides(docstring, name)
+                shown = SHOWING.search(name) or (name == "attention_mask" and kind.startswith("BS/"))
+                if stated not in (None, hides):
+                    other = next(words for x, words in does.items() if x != value)
+                    yield value, f"True in {name} {does[value]} a key, and by its docstring it {other} one"
+                elif stated is None and hides and shown and ours == "mask":
+                    yield value, f"True in {name} hides a key, and by that name it shows one"
 
-    def _documented(self, axis: str, value: str) -> str:
-        """Words for an unusual value that its name, its signature or its docstring says; else nothing."""
-        name, _, docstring = self.documentation.partition("\n")
-        if axis in NAMED:
-            place, text, words = "name", f"{name} {docstring}", NAMED[axis]
-        else:
-            place, text = "signature", f"{' '.join(self.names)} {docstring}"
-            words = MEANT.get(f"{axis} {value.split()[0].strip(',')}") or MEANT.get(axis, "")
-        stated = words and re.search(words, text, re.IGNORECASE)
-        denied = axis == "always" and re.search(NOT_CAUSAL, text, re.IGNORECASE)
-        return f"its {place} or docstring says {stated[0]}" if stated and not denied else ""
+    def _stated(self, axis: str, value: str) -> str:
+        return docstrings.stated(axis, value, self.documentation, self.names)
 
     def _by_default(self, axis: str, value: str) -> str:
         """Words for a scale that its default of 1 documents; else nothing."""

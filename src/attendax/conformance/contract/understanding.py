@@ -195,7 +195,8 @@ def _unread(contract: Contract, settled: Settled) -> Iterator[str]:
 
 def _unlike(contract: Contract, settled: Settled) -> Iterator[str]:
     """Differences from what the user has pinned."""
-    for axis, value in settled.pins.items():
+    meant = [(x.axis, x.value) for x in contract.meanings()]
+    for axis, value in (pin for pin in settled.pins.items() if pin not in meant):
         mine = contract.conventions.value(axis) if axis in TABLE else contract.tables()["means"].get(axis, "")
         if mine != value:
             yield f"{axis} is {mine!r}, and {value!r} is expected"

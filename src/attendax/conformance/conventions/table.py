@@ -357,6 +357,7 @@ TABLE: dict[str, Axis] = {
     "weights": {
         "softmax": Line("softmax(s)"),
         "over queries": Line("softmax(s, -2)", "softmax runs over the queries"),
+        "over heads": Line("softmax(s, -3)", "softmax runs over the heads"),
         "turned": Line("softmax(s).swapaxes(-1, -2)", "the weights are transposed before they multiply the values"),
         "not divided": Line("np.exp(s - top(s))", "the softmax is not divided by its sum"),
         **_of("outputs of blocks of {b} as they are", f"{SO_FAR} / np.exp(s - top(s)).sum(-1, keepdims=True)",

@@ -31,10 +31,16 @@ def value(trial: Trial) -> Finding:
     """The numbers of the specification, in the dtype of the query (L8)."""
     wanted, got = trial.both()
     trial.got = got
+    finding = _of_numbers(trial, got, wanted)
+    return finding if finding.verdict.fails else _dtypes(trial, got) or finding
+
+
+def _of_numbers(trial: Trial, got: Leaves, wanted: Leaves) -> Finding:
+    """Right by the law or by what is declared, or why not."""
     finding = compared(trial, got, wanted)
     if finding.verdict.fails:
         return _explained(trial, got, finding)
-    return _dtypes(trial, got) or (finding if trial.meant() is trial.inputs else _by_convention(trial))
+    return finding if trial.meant() is trial.inputs else _by_convention(trial)
 
 
 def after_others(trial: Trial) -> Finding:
@@ -255,8 +261,8 @@ def held(trial: Trial) -> Finding:
             return at(Verdict.WRONG, f"{CHANGES}: {leaf}", leaf, differ, then, now)
     again = {leaf.replace("again", "grad", 1): x for leaf, x in got.items() if leaf.startswith("again ")}
     trial.got = {leaf: x for leaf, x in got.items() if leaf in wanted}
-    found = _named(trial.got, compared(trial, got, wanted))
-    if again and not found.verdict.fails and (second := compared(trial, again, wanted)).verdict.fails:
+    found = _of_numbers(trial, trial.got, wanted)
+    if again and not found.verdict.fails and (second := _of_numbers(trial, again, wanted)).verdict.fails:
         leaf = (second.leaf or "").replace("grad", "again", 1)
         return second._replace(message=f"{AGAIN}: {second.message}", leaf=leaf)
     return found

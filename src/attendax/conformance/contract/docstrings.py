@@ -1,0 +1,52 @@
+"""What the name, the signature and the docstring of a function say about its conventions."""
+
+import re
+from collections.abc import Collection
+
+NAMED = {"always": "causal|autoregressive", "alibi": "alibi"}  # words of a name or a docstring that mean the axis
+MEANT = {  # words of a docstring or a signature by which an unusual value is meant: by its axis, or its first word too
+    "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine",
+    "scale 1": r"unscaled|already scaled|(\b(not|no|without)|n't) scal(ed|ing)",
+    "weights sigmoid": "sigmoid", "weights ReLU": "relu", "weights top": "top[-_ ]?k",
+    "weights softmax": r"softmax[-_ ]?(1|one)\b|off[- ]by[- ]one",
+}  # fmt: skip
+NOT_CAUSAL = r"(\bnon|\bnot|\bno|without)[-_ ]*(a )?causal|bidirectional|causal[^.]* not\b"
+ENTRY = re.compile(r"\n\s*\n|\.\s*\n|\n(?=\s*(?!True|False|[01]\b)\w+\s*[:(])")  # between the parameters
+VALUE = re.compile(
+    r"\b(True|False|(?:[01]|ones|zeros?)(?=\s*(?:[=:→]|->|(?:means?|for|where|marks?|on|at|is|are|to|if)\b)))", re.I
+)
+SHOWS = r"attend|ke(?:ep|pt)|(?<!in)valid|real\b|visible|seen?\b|allow|participat|take part"
+HIDES = r"pad(?!ding[_ ]mask)|ignor|masked|mask out|to mask|hid(?:e|den)|exclud|drop|block|invalid|forbid"
+NOT = r"(?:\bnot?|\bnever|n't|cannot)\W+(?:\w+\W+){0,2}"
+
+
+def stated(axis: str, value: str, documentation: str, names: Collection[str]) -> str:
+    """Words for an unusual value that the name, the signature or the docstring of a function says; else nothing.
+
+    ``documentation`` is the name and, from the second line on, the docstring; ``names`` are the parameters.
+    """
+    name, _, docstring = documentation.partition("\n")
+    if axis in NAMED:
+        place, text, words = "name", f"{name} {docstring}", NAMED[axis]
+    else:
+        place, text = "signature", f"{' '.join(names)} {docstring}"
+        words = MEANT.get(f"{axis} {value.split()[0].strip(',')}") or MEANT.get(axis, "")
+    found = words and re.search(words, text, re.IGNORECASE)
+    denied = axis == "always" and re.search(NOT_CAUSAL, text, re.IGNORECASE)
+    return f"its {place} or docstring says {found[0]}" if found and not denied else ""
+
+
+def says_hides(docstring: str, name: str) -> bool | None:
+    """Tell whether a docstring says that True in a mask hides a key; None if it does not say, or says both."""
+    said = set()
+    for entry in ENTRY.split(docstring):
+        values = list(VALUE.finditer(entry)) if re.search(rf"\b{re.escape(name)}\b", entry) else []
+        ends = [x.start() for x in values[1:]] + [len(entry)] * bool(values)
+        for value, end in zip(values, ends, strict=True):
+            clause = re.split(r"[;()\]]|\.\s", entry[value.end() : end])[0]
+            is_true = value[1].lower() in ("true", "1", "ones")
+            denied = re.search(f"{NOT}(?:(?P<shows>{SHOWS})|{HIDES})", clause, re.I)
+            hides = bool(denied["shows"] if denied else re.search(HIDES, clause, re.I))
+            shows = not hides if denied else bool(re.search(SHOWS, clause, re.I))
+            said |= {x for x, meant in ((is_true, hides), (not is_true, shows)) if meant}
+    return said.pop() if len(said) == 1 else None
