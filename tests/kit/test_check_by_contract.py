@@ -385,10 +385,10 @@ WORDS = {  # of the first cause, or of what is unsettled
     "queries_padded": "hide queries", "times_tril": "masked scores are 0", "caps_after": "caps after the mask",
     "past_uncounted": "does not count the keys of earlier calls", "one_head_axis": "softmax runs over the queries",
     "layer_mixed": "by a reshape without a transpose", "mingpt_joined": "by a reshape without a transpose",
-    "padded_kept": "by its docstring it hides one",
+    "polarity": "by its docstring it hides one", "padded_kept": "by its docstring it hides one",
     "sdpa_past": "does not count the keys of earlier calls",
 }  # fmt: skip
-RIGHT = "fairseq_polarity", "window_wide", "qkvpacked_swapped"  # another convention
+RIGHT = "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
     "mask_of_clip": "hides a key, and by that name it shows one",
     "mystery": "slope",

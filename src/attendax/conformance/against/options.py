@@ -160,7 +160,7 @@ OPTIONS = {
         {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", *OF_PADDING,
-         "src_mask", "m", "adj", "adjacency", "adj_mask", "causal_mask"),
+         "src_mask", "m", "adj", "adjacency", "adj_mask", "causal_mask", "valid"),
         {"mask": READ, "masking": tuple(MASKING)},
         (lambda t, s: np.tile(np.arange(s) < max(s - 1, 1), (1, 1, t, 1)), lambda t, s: np.zeros((1, 1, t, s), bool)),
         {kind: lines for kind, lines in MASKS.items() if not kind.startswith(ONE_HEAD)},
