@@ -140,7 +140,7 @@ def matrix(results: Results) -> str:
 
 def rows_of_matrix(results: Results) -> str:
     """Calls in which the rows of each library keep their bits, and in which not."""
-    lines = ["|  | a row has the same bits | a row has other bits |", "| --- | --- | --- |"]
+    lines = ["|  | the query has the same bits | the query has other bits |", "| --- | --- | --- |"]
     for name, told in results.rows["libraries"].items():
         kept, changed = (
             ", ".join(key for key, how in told["calls"].items() if how == wanted) for wanted in ("kept", "changed")

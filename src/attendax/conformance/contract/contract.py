@@ -146,7 +146,7 @@ class Contract:
             yield Meaning("empty_lse", empty, "", f"the log-sum-exp of a query without any key is {empty}")
 
     def _contrary(self) -> Iterator[tuple[str, str]]:
-        """What True means in masks whose docstring, or else whose name, says the contrary, and words for it.
+        """The meaning of True in masks whose docstring, or else whose name, says the contrary, and words for it.
 
         An ``attention_mask`` of two axes shows keys in transformers. One of four hides pairs in Megatron.
         """

@@ -1,4 +1,4 @@
-"""What the name, the signature and the docstring of a function say about its conventions."""
+"""Conventions that the name, the signature and the docstring of a function state."""
 
 import re
 from collections.abc import Collection

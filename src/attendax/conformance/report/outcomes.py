@@ -288,7 +288,7 @@ def _reason(outcome: Outcome) -> str:
     message = finding.message.removeprefix(f"{finding.lack}: ")
     if message.startswith("no argument"):
         _, never, names = message.partition("; never given: ")
-        lacks = "the function lacks these options" if finding.lack else "the model has no parameter for them"
+        lacks = "the function lacks these options" if finding.lack else "they need a parameter that the model lacks"
         return f"{lacks}{never}{names}"
     if finding.refused and not message.startswith("raises"):
         words = message.removeprefix("refused: ")
