@@ -358,9 +358,7 @@ def test_the_mistake_is_caught(mistake, twin_with):
         hold(mistake.judge, mistake.setting, twin)
 
 
-@pytest.mark.smoke(
-    8
-)  # the laws are tested in tiles by test_laws.py; this is the other half of test_the_mistake_is_caught
+@pytest.mark.smoke(4)  # the laws are tested in tiles by test_laws.py; the slow test of the mistakes has all judges
 @pytest.mark.parametrize(("judge", "setting"), sorted({(m.judge, m.setting) for m in KERNELS}))
 def test_an_untouched_copy_passes_every_judge(judge, setting, untouched):
     """So that it is the mistake that is caught, not the copying."""

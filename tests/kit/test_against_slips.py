@@ -127,7 +127,7 @@ SLIPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.smoke(2)
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize(("a", "b", "shown"), SLIPS, ids=[b.__name__ for _, b, _ in SLIPS])
 def test_an_option_of_both_sets_them_apart(a, b, shown):
     """The smallest input and both numbers are told, and no keyword that was compared is said not to be."""

@@ -128,7 +128,7 @@ def test_what_dies_when_it_is_imported_is_refused(tmp_path, monkeypatch, name):
     (tmp_path / "dies_at_import.py").write_text("import os\nos._exit(0)\n")
     (tmp_path / "hangs_at_import.py").write_text("import time\ntime.sleep(1000)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("attendax.conformance.worker.calling.IMPORT_SECONDS", 5.0)
+    monkeypatch.setattr("attendax.conformance.worker.calling.IMPORT_SECONDS", 2.0)
     with pytest.raises(ValueError, match=f"check: {name}:fn: when it was imported: ") as refused:
         check(f"{name}:fn", timeout=1.0)
     assert "\n" not in str(refused.value)

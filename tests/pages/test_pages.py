@@ -57,7 +57,6 @@ def test_a_page_can_be_pasted(page, tmp_path):
     pasted(tmp_path, page)
 
 
-@pytest.mark.smoke
 def test_the_first_block_of_each_page_can_be_pasted(tmp_path):
     """Of those that ask for nothing but the package; one process for all, so that it is quick."""
     plain = [page for page in pages.found() if not imported(page)]

@@ -535,3 +535,22 @@ def causal_or_mask(q, k, v, attention_mask=None, attn_mask_type="padding"):
     if attention_mask is not None:
         s = s.masked_fill(attention_mask, -10000.0)
     return torch.einsum("bnts,sbnd->tbnd", torch.softmax(s, -1), v)
+
+
+def _rotated(x, cos, sin):
+    first, second = x.chunk(2, -1)
+    return x * cos.unsqueeze(1) + torch.cat((-second, first), -1) * sin.unsqueeze(1)
+
+
+def rotary(q, k, v, cos, sin, attention_mask=None):
+    """Rotary positions (B, T, D) as in transformers; causal is for the mask to say."""
+    s = _rotated(q, cos, sin) @ _rotated(k, cos, sin).mT / q.shape[-1] ** 0.5
+    return torch.softmax(s if attention_mask is None else s + attention_mask, -1) @ v
+
+
+def rotary_complex(xq, xk, xv, freqs_cis):
+    """Rotary positions as complex numbers (T, D / 2), as in the first code of Llama."""
+    turn = freqs_cis[None, :, None]
+    q, k = (torch.view_as_real(torch.view_as_complex(x.float().contiguous().unflatten(-1, (-1, 2))) * turn) for x in (xq, xk))
+    s = torch.einsum("btnd,bsnd->bnts", q.flatten(3), k.flatten(3)) / xq.shape[-1] ** 0.5
+    return torch.einsum("bnts,bsnd->btnd", torch.softmax(s, -1).type_as(xv), xv)

@@ -15,7 +15,7 @@ OPTIONS = (
     "dropout_rate", "dropout_rng", "return_lse", "offset", "sinks",
 )  # fmt: skip
 TRAITS = (  # what no keyword shows
-    *square.TRAITS, *square.ALIKE, square.TIME, square.SYMMETRIC, "grouped heads", "V != D",
+    *square.TRAITS, *square.ALIKE, square.TIME, square.SYMMETRIC, "grouped heads", "V != D", "odd widths",
     "rank 2", "rank 3", "rank 5", "batch", "heads", "heads apart", square.SEGMENTS_APART, "empty arrays", "not finite",
     *(f"{x} of rank {rank}" for x in ("mask", "bias") for rank in range(1, 5)),
     "gradients", "gradient of bias", "gradient of sinks", "determinism", "float64", "float32", "bfloat16", "float16",

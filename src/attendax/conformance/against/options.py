@@ -405,7 +405,17 @@ OPEN_POSITIONS = {  # by name: those of queries are the last of the keys'
     )
     for name in names
 }
-MEANT |= dict.fromkeys(OPEN_POSITIONS, "None")
+ROTATED = "(T, D)", "(T, D // 2)", "(1, T, D)", "(1, T, D // 2)", "(1, 1, T, D)", "(1, T, 1, D)", "(1, T, 1, D // 2)"
+OPEN_ROTATIONS = {  # by name: nothing is rotated by them
+    name: tuple(line.format(shape) for shape in ROTATED)
+    for names, line in (
+        (("cos", "freqs_cos", "rope_cos", "rotary_cos", "cos_cached"), "xp.ones({}, dtype=query.dtype)"),
+        (("sin", "freqs_sin", "rope_sin", "rotary_sin", "sin_cached"), "xp.zeros({}, dtype=query.dtype)"),
+        (("freqs_cis", "freqs_complex"), "xp.ones({}) + 0j"),
+    )
+    for name in names
+}
+MEANT |= dict.fromkeys((*OPEN_POSITIONS, *OPEN_ROTATIONS), "None")
 MEANT |= dict.fromkeys(QUERY_LENGTHS, "xp.zeros((B,), dtype=xp.int32) + T")
 OPEN_SEGMENTS = tuple(f"xp.zeros((B, {x}), dtype=xp.int32)" for x in "ST")  # one segment
 ZERO_BIASES = tuple(f"xp.zeros({x})" for x in ("(B, N, T, S)", "(B * N, 1, S)", "(B, N, 1, S)", "(N, T, S)"))  # add 0

@@ -20,6 +20,7 @@ from .options import (
     ONE_QUERY,
     OPEN_MASKS,
     OPEN_POSITIONS,
+    OPEN_ROTATIONS,
     OPEN_SEGMENTS,
     OPTIONS,
     ZERO_BIASES,
@@ -36,7 +37,9 @@ OPEN_VALUES = {  # of required arguments that may not be None, by name: they hid
     **dict.fromkeys(OPTIONS["window"].names, ("T + S", "(-1, -1)", "(None, None)")),
     **dict.fromkeys([*OPTIONS["segments"].names, *OPTIONS["segments"].kinds], OPEN_SEGMENTS),
     **OPEN_POSITIONS,
+    **OPEN_ROTATIONS,
 }
+WHOLE = {ZERO_BIASES, *OPEN_ROTATIONS.values()}  # values of which each is tried beside others
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "alibi", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "alibi", "weights"  # beside which scores may not be scaled
 OF_CAUSAL = "split", "join", "norm", "alibi", "weights"  # beside which it may always be causal
@@ -88,15 +91,17 @@ class PlainCall(Caller):
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
         orders = [True, False]
         if len(names) > 1:  # the usual order alone, and of masks the usual shape
-            few = [every[x] if every[x] is ZERO_BIASES else every[x][:: len(every[x]) // 2] for x in names]
+            few = [every[x] if every[x] in WHOLE else every[x][:: len(every[x]) // 2] for x in names]
             ways, orders = list(itertools.product(*few)), [True]
         at = [k for k, name in enumerate(names) if name in OPEN_POSITIONS]
         ways = [x for x in ways if len({"zeros" in x[k] for k in at}) < 2]  # all positions of a text, or of each
+        turns = [(k, OPEN_ROTATIONS[x]) for k, x in enumerate(names) if x in OPEN_ROTATIONS and len(names) > 1]
+        ways = [x for x in ways if len({every.index(x[k]) for k, every in turns}) < 2]  # cosines and sines alike
         drops = [name for name in none if name in DROPOUT_NAMES]
         off = [dict.fromkeys(drops, x) for x in ("0.0", *["None", IDENTITY] * bool(drops))]  # a number, or a function
         for self.in_order, drop, values in itertools.product(orders if names or drops else [], off, ways):
             self.fn.meant = {**none, **drop, **dict(zip(names, values, strict=True))}
-            of_both = OPEN_SEGMENTS[0] in values or any(x in OPEN_POSITIONS for x in names)  # perhaps
+            of_both = OPEN_SEGMENTS[0] in values or any(x in (*OPEN_POSITIONS, *OPEN_ROTATIONS) for x in names)
             if any(map(self._by_scale, (GENERAL, ALIKE, *[SQUARE] * of_both))):
                 return
         self.fn.meant = none
@@ -192,6 +197,8 @@ class PlainCall(Caller):
         found = [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
         if any("T, S" in x for x in self.fn.meant.values()):  # of one query, masks of several ranks would do
             found = [x for x in found if "1" not in x.layout]
+        if {*OPEN_ROTATIONS} & {*self.fn.meant}:  # which broadcast beside any axes
+            found = [x for x in found if x.layout not in ONE_QUERY]
         return [x for x in found if (x.order == own or not own) is self.in_order]
 
     def takes(self, form: Form, probe: Probe) -> bool:

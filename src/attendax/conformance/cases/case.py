@@ -219,6 +219,7 @@ class Case(NamedTuple):
             "segments apart": not np.array_equal(*ids),
             "asymmetric windows": left != right,
             "V != D": query.shape[-1] != value.shape[-1],
+            "odd widths": bool(query.shape[-1] % 2),
             "empty arrays": 0 in query.shape + key.shape,
             "not finite": not all(np.isfinite(x).all() for x in (query, key, value)),
             "V != D with grouped heads": query.shape[-1] != value.shape[-1] and query.shape[-3:-2] != key.shape[-3:-2],

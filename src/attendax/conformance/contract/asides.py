@@ -29,6 +29,7 @@ OF_THE_START, END = (DECLARED["start"], DECLARED["decode"], EQUAL_LENGTHS), DECL
 FAULT = "fault: "  # before words for a meaning that is a defect
 OPEN = "open: "  # and for one that is right only if it is meant
 NORMS = "q_norm", "k_norm"  # functions or None, as of timm
+ROTATIONS = *options.OPEN_ROTATIONS, "rope", "rotary", "rotary_emb", "freqs", "position_embeddings"  # arrays or None
 HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
     "op", "module", "stream", "preferred_element_type", "flash_attention", "use_flash_attention", "use_flash", "config",
     "cfg", "kernel_options", "name", "seed",
@@ -120,7 +121,7 @@ def _meaning(caller: Caller, form: Form, name: str) -> str:
     fn, sizes = caller.fn, caller.sizes
     default = fn.defaults.get(name, ...)
     left = name in (*HOOKS, *LONGEST_NAMES) or name.endswith("_dtype") or is_dropout_mask(name)
-    if left or (name in NORMS and default is None) or (name in LAYOUTS and isinstance(default, str)):
+    if left or (name in (*NORMS, *ROTATIONS) and default is None) or (name in LAYOUTS and isinstance(default, str)):
         return "left as it is, not tested"
     if isinstance(default, bool) and "scale" in options.named(name):
         return _switch(caller, form, name, value=not default)

@@ -196,6 +196,7 @@ class Contract:
         left_out = {*packs, *of_x, *(x.name for x in form.options.values()), *(x.partition(":")[0] for x in self.idle)}
         said = {options.MODULE_STUB: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
+        said |= {x: "no rotation, which is not tested" for values in options.OPEN_ROTATIONS.values() for x in values}
         meant = {k: said.get(x, x) for k, x in form.meant.items() if k not in left_out}
         more = [f"{k} = {x}" for k, x in meant.items() if k not in form.defaults]
         more += [f"{', '.join(packs)}: of sequences of any lengths"] if packs else []
