@@ -550,7 +550,7 @@ def rotary(q, k, v, cos, sin, attention_mask=None):
 
 def rotary_complex(xq, xk, xv, freqs_cis):
     """Rotary positions as complex numbers (T, D / 2), as in the first code of Llama."""
-    turn = freqs_cis[None, :, None]
-    q, k = (torch.view_as_real(torch.view_as_complex(x.float().contiguous().unflatten(-1, (-1, 2))) * turn) for x in (xq, xk))
+    pairs = (x.float().contiguous().unflatten(-1, (-1, 2)) for x in (xq, xk))
+    q, k = (torch.view_as_real(torch.view_as_complex(x) * freqs_cis[None, :, None]) for x in pairs)
     s = torch.einsum("btnd,bsnd->bnts", q.flatten(3), k.flatten(3)) / xq.shape[-1] ** 0.5
     return torch.einsum("bnts,bsnd->btnd", torch.softmax(s, -1).type_as(xv), xv)

@@ -80,7 +80,8 @@ def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D", "T != S"] * form.pack.startswith("qkv"), said)
     found |= dict.fromkeys(["V != D"] * (form.pack.startswith("kv") or "M" in form.layout), said)
-    found |= dict.fromkeys(["odd widths"] * bool({*options.OPEN_ROTATIONS} & {*form.meant}), "rotary positions turn pairs")
+    rotated = {*options.OPEN_ROTATIONS} & {*form.meant}
+    found |= dict.fromkeys(["odd widths"] * bool(rotated), "rotary positions turn pairs")
     square = {form.options[k].name for k in alike}
     limited = [k for k, x in form.options.items() if x.name in square]
     limited += ["bias"] * any(k == "mask" and form.options[k].form.endswith((ADDED, OR_ADDED)) for k in limited)
