@@ -548,7 +548,7 @@ def rotary(q, k, v, cos, sin, attention_mask=None):
     return torch.softmax(s if attention_mask is None else s + attention_mask, -1) @ v
 
 
-def rotary_complex(xq, xk, xv, freqs_cis):
+def first_llama(xq, xk, xv, freqs_cis):
     """Rotary positions as complex numbers (T, D / 2), as in the first code of Llama."""
     pairs = (x.float().contiguous().unflatten(-1, (-1, 2)) for x in (xq, xk))
     q, k = (torch.view_as_real(torch.view_as_complex(x) * freqs_cis[None, :, None]) for x in pairs)
