@@ -74,7 +74,7 @@ def test_an_empty_cache_of_which_one_key_is_read():
     assert "key_lengths [0]: A gives 0, B 1" in found.text()
 
 
-@pytest.mark.smoke
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize(("a", "b"), [(made(), by_mask), (of_one_number, made()), (made(), of_one_number)])
 def test_an_adapter_has_the_offset_of_each_batch(a, b):
     """By a mask where B has no offset, or takes one number for all."""

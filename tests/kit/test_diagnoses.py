@@ -281,7 +281,7 @@ def test_packed_sequences(arrays, tmp_path):
     assert not check(functools.partial(packed, ends=False), **given, level="forward").ok
 
 
-@pytest.mark.smoke
+@pytest.mark.smoke(1)
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
