@@ -327,6 +327,9 @@ def test_dropout_and_windows_are_judged_by_its_conventions(name):
         ("mask: (B, S)\n    True: the key is excluded", True), ("mask: a 1-D mask of padding", None),
         ("causal: if True, later keys are masked\nmask: (T, S)", None), ("a mask, True = seen or hidden", None),
         ("key_mask: True = hidden", None), ("", None),
+        ("mask: (T, S)\nis_causal: True hides later keys with a mask", None), ("mask: 1 where padded", True),
+        ("mask: 0 where seen; -inf where hidden", None), ("bool mask True = allowed.", False),
+        ("`mask` (Tensor): True is kept, or added: 0 where it is visible", False),
     ],
 )  # fmt: skip
 def test_what_a_docstring_says_of_a_mask(docstring, hides):

@@ -17,6 +17,7 @@ VALUE = re.compile(
 )
 SHOWS = r"attend|ke(?:ep|pt)|(?<!in)valid|real\b|visible|seen?\b|allow|participat|take part"
 HIDES = r"pad(?!ding[_ ]mask)|ignor|masked|mask out|to mask|hid(?:e|den)|exclud|drop|block|invalid|forbid"
+ADDED = re.compile(r"-\s?inf|-1e|additive|\badded", re.I)
 NOT = r"(?:\bnot?|\bnever|n't|cannot)\W+(?:\w+\W+){0,2}"
 
 
@@ -38,9 +39,10 @@ def stated(axis: str, value: str, documentation: str, names: Collection[str]) ->
 
 def says_hides(docstring: str, name: str) -> bool | None:
     """Tell whether a docstring says that True in a mask hides a key; None if it does not say, or says both."""
-    said = set()
-    for entry in ENTRY.split(docstring):
-        values = list(VALUE.finditer(entry)) if re.search(rf"\b{re.escape(name)}\b", entry) else []
+    said, described = set(), rf"\b{re.escape(name)}`*\s*(?:`*[:(\[=]|is\b|True\b)"
+    for entry in (x for x in ENTRY.split(docstring) if re.search(described, x)):
+        numbers = not ADDED.search(entry)  # and no bias, of which 0 changes nothing
+        values = [x for x in VALUE.finditer(entry) if numbers or x[0] in ("True", "False")]
         ends = [x.start() for x in values[1:]] + [len(entry)] * bool(values)
         for value, end in zip(values, ends, strict=True):
             clause = re.split(r"[;()\]]|\.\s", entry[value.end() : end])[0]
