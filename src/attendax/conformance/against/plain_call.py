@@ -39,7 +39,7 @@ OPEN_VALUES = {  # of required arguments that may not be None, by name: they hid
     **OPEN_POSITIONS,
     **OPEN_ROTATIONS,
 }
-WHOLE = {ZERO_BIASES, *OPEN_ROTATIONS.values()}  # values of which each is tried beside others
+ALL_TRIED = {ZERO_BIASES, *OPEN_ROTATIONS.values()}  # values of which each is tried, also beside others
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "alibi", "weights"  # axes that count in a plain call
 OF_SCORES = "norm", "alibi", "weights"  # beside which scores may not be scaled
 OF_CAUSAL = "split", "join", "norm", "alibi", "weights"  # beside which it may always be causal
@@ -91,7 +91,7 @@ class PlainCall(Caller):
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
         orders = [True, False]
         if len(names) > 1:  # the usual order alone, and of masks the usual shape
-            few = [every[x] if every[x] in WHOLE else every[x][:: len(every[x]) // 2] for x in names]
+            few = [every[x] if every[x] in ALL_TRIED else every[x][:: len(every[x]) // 2] for x in names]
             ways, orders = list(itertools.product(*few)), [True]
         at = [k for k, name in enumerate(names) if name in OPEN_POSITIONS]
         ways = [x for x in ways if len({"zeros" in x[k] for k in at}) < 2]  # all positions of a text, or of each
