@@ -12,7 +12,7 @@ COUNTS = ("cases", "faults", "causes")
 NAMES = {  # of functions, in words of the page
     "tiled heads": "query head n reads key head n modulo G",
     "two mistakes": "causal sees one key ahead, and the softcap comes after the bias",
-    "wrong backward": "the backward does not subtract the mean of the weights' gradient",
+    "wrong backward": "a term is missing in the gradient of the softmax",
     "options are read up to 320 keys": "options are ignored beyond 320 keys",
     "lengths of keys are ignored": "key lengths are ignored",
     "kernel: gradients of the last head of a group": "kernel: key and value gradients use a group's last head alone",
@@ -91,7 +91,7 @@ def one_device(results: Results) -> str:
     orders = {(one["order"], one["devices"]): f"{one['balance']:.2f}" for one in results.devices["orders"]}
     rows = [[words, *(orders[order, n] for n in (2, 4, 8))] for order, words in ORDERS.items()]
     return (
-        f"One device alone needs {of_device(results, 'ring', 1, 'temporaries')} MB of temporaries.\n\n"
+        f"One device alone receives nothing, and needs {of_device(results, 'ring', 1, 'temporaries')} MB of temporaries.\n\n"
         + tables.table(("work of the busiest device, divided by the mean of all", "n = 2", "n = 4", "n = 8"), rows)
     )
 
