@@ -90,9 +90,9 @@ def of_device(results: Results, strategy: str, devices: int, kind: str) -> str:
 def one_device(results: Results) -> str:
     orders = {(one["order"], one["devices"]): f"{one['balance']:.2f}" for one in results.devices["orders"]}
     rows = [[words, *(orders[order, n] for n in (2, 4, 8))] for order, words in ORDERS.items()]
-    return (
-        f"One device alone receives nothing, and needs {of_device(results, 'ring', 1, 'temporaries')} MB of temporaries.\n\n"
-        + tables.table(("work of the busiest device, divided by the mean of all", "n = 2", "n = 4", "n = 8"), rows)
+    alone = of_device(results, "ring", 1, "temporaries")
+    return f"One device alone receives nothing, and needs {alone} MB of temporaries.\n\n" + tables.table(
+        ("work of the busiest device, divided by the mean of all", "n = 2", "n = 4", "n = 8"), rows
     )
 
 
