@@ -81,14 +81,14 @@ def _keras(query, value, key=None, mask=None, use_causal_mask=False, off=""):
     return jax.nn.softmax(s) @ value
 
 
-def _mlx(q, k, v, *, scale, mask=None, off=""):
+def mlx(q, k, v, *, scale, mask=None):
     """mlx.core.fast.scaled_dot_product_attention: scale is keyword-only and required, mask may be "causal"."""
     g = q.shape[1] // k.shape[1]
     k, v = jnp.repeat(k, g, 1), jnp.repeat(v, g, 1)
     s = (q * scale) @ k.swapaxes(-1, -2)
     T, S = s.shape[-2:]
     if isinstance(mask, str):
-        mask = jnp.tri(T, S, S - T + (off == "ahead"), dtype=bool)
+        mask = jnp.tri(T, S, S - T, dtype=bool)
     if mask is not None:
         s = jnp.where(mask, s, -jnp.inf) if mask.dtype == bool else s + mask
     return jax.nn.softmax(s) @ v
@@ -167,7 +167,6 @@ def any_rank(query, key, value, position_bias=None, deterministic=True, dropout_
 variants(globals(), _jaxnn, "ahead", "tiled", "short")
 variants(globals(), _flax, "unscaled")
 variants(globals(), _keras, "strict")
-variants(globals(), _mlx, "ahead")
 
 
 def grok(query_heads, key_heads, value_heads, mask=None, attn_output_multiplier=None, max_attn_val=30.0):

@@ -66,22 +66,10 @@ def _padded(query, key, value, key_padding_mask=None, off=""):
     return _soft(s) @ value
 
 
-def _lens(query, key, value, valid_lens=None, off=""):
-    """(B, N, T, D); d2l: lengths of the keys."""
-    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
-    if valid_lens is not None:
-        n = np.asarray(valid_lens)[:, None, None, None] + (1 if off == "long" else 0)
-        s = np.where(np.arange(s.shape[-1]) < n, s, -1e6)
-    return _soft(s) @ value
-
-
 def _onnx(Q, K, V, attn_mask=None, is_causal=0, scale=None, softcap=0.0, off=""):
     """(B, N, T, D), names of the operator of ONNX; fewer key heads; gives a tuple."""
     g = Q.shape[1] // K.shape[1]
-    if g > 1 and off == "tiled":
-        K, V = np.tile(K, (1, g, 1, 1)), np.tile(V, (1, g, 1, 1))
-    elif g > 1:
-        K, V = np.repeat(K, g, 1), np.repeat(V, g, 1)
+    K, V = np.repeat(K, g, 1), np.repeat(V, g, 1)
     s = Q @ K.swapaxes(-1, -2) * (Q.shape[-1] ** -0.5 if scale is None else scale)
 
     def cap(x):
@@ -111,7 +99,7 @@ def _onehead(q, k, v, mask=None, off=""):
     return _soft(s) @ v
 
 
-def _mystery(q, k, v, causal=False, slope=0.0, off=""):
+def mystery(q, k, v, causal=False, slope=0.0):
     """(B, T, N, D) with an option nobody documents: a linear bias."""
     s = q.swapaxes(1, 2) @ k.transpose(0, 2, 3, 1) * q.shape[-1] ** -0.5
     T, S = s.shape[-2:]
@@ -119,15 +107,6 @@ def _mystery(q, k, v, causal=False, slope=0.0, off=""):
     if causal:
         s = np.where(np.tri(T, S, dtype=bool), s, -np.inf)
     return (_soft(s) @ v.swapaxes(1, 2)).swapaxes(1, 2)
-
-
-def _uva(q, k, v, mask=None, off=""):
-    """UvA tutorial: gives (values, attention), fill -9e15."""
-    s = q @ k.swapaxes(-2, -1) / np.sqrt(q.shape[-1] - (off == "d"))
-    if mask is not None:
-        s = np.where(mask == 0, np.float32(-9e15), s)
-    a = _soft(s)
-    return a @ v, a
 
 
 def _tensorflow(q, k, v, mask, off=""):
@@ -169,22 +148,22 @@ def _vllm(q, k, v, scale, causal=True, alibi_slopes=None, off=""):
     return np.einsum("nts,snd->tnd", _soft(s), v)
 
 
-def _kvpacked(q, kv, causal=False, off=""):
+def kvpacked(q, kv, causal=False):
     """FlashAttention's kvpacked: (B, S, 2, N, D); causal aligned to the end."""
     k, v = kv[:, :, 0], kv[:, :, 1]
     s = q.swapaxes(1, 2) @ k.transpose(0, 2, 3, 1) / np.sqrt(q.shape[-1])
     T, S = s.shape[-2:]
     if causal:
-        s = np.where(np.tri(T, S, S - T + (off == "ahead"), dtype=bool), s, np.float32(-1e30))
+        s = np.where(np.tri(T, S, S - T, dtype=bool), s, np.float32(-1e30))
     return (_soft(s) @ v.swapaxes(1, 2)).swapaxes(1, 2)
 
 
-def _temper(q, k, v, temperature, mask=None, off=""):
+def temper(q, k, v, temperature, mask=None):
     """jadore801120: a temperature that divides, required; gives (out, attn)."""
     s = (q / temperature) @ k.swapaxes(2, 3)
     if mask is not None:
         s = np.where(mask == 0, np.float32(-1e9), s)
-    a = _soft(s) if off != "axis" else _soft(s, 2)
+    a = _soft(s)
     return a @ v, a
 
 
@@ -207,15 +186,10 @@ variants(globals(), _timefirst, "half")
 variants(globals(), _btnd, "ahead", "squared")
 variants(globals(), _heads_merged, "scale_by_model")
 variants(globals(), _padded, "first")
-variants(globals(), _lens, "long")
-variants(globals(), _onnx, "tiled", "softcap_order")
+variants(globals(), _onnx, "softcap_order")
 variants(globals(), _onehead, "turned")
-variants(globals(), _mystery)
-variants(globals(), _uva, "d")
 variants(globals(), _tensorflow, "small")
 variants(globals(), _llama, "tile")
 variants(globals(), _megatron, "zero")
 variants(globals(), _vllm, "strict")
-variants(globals(), _kvpacked, "ahead")
-variants(globals(), _temper, "axis")
 variants(globals(), _local, "less")

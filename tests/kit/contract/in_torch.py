@@ -8,17 +8,11 @@ import torch.nn.functional as F
 from contract import variants
 
 
-def _repeat(x, n, axis, off):
-    if off == "tiled":
-        return x.repeat(*[n if a == axis else 1 for a in range(x.ndim)])
-    return x.repeat_interleave(n, axis)
-
-
 def _flash(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, off=""):
     """FlashAttention: (B, T, N, D), causal and windows aligned to the end, empty rows 0."""
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     g = q.shape[2] // k.shape[2]
-    k, v = _repeat(k, g, 2, off), _repeat(v, g, 2, off)
+    k, v = (x.repeat(1, 1, g, 1) if off == "tiled" else x.repeat_interleave(g, 2) for x in (k, v))
     s = torch.einsum("btnd,bsnd->bnts", q, k) * scale
     if softcap:
         s = softcap * torch.tanh(s / softcap)
@@ -39,7 +33,7 @@ def _flash(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size
 def _annotated(query, key, value, mask=None, dropout=None, off=""):
     """The Annotated Transformer: mask == 0 drops, gives (out, weights)."""
     d_k = query.size(-1)
-    scores = torch.matmul(query, key.transpose(-2, -1)) / (math.sqrt(d_k) if off != "unscaled" else 1)
+    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(d_k)
     if mask is not None:
         scores = scores.masked_fill(mask == 0 if off != "turned" else mask.transpose(-2, -1) == 0, -1e9)
     p_attn = scores.softmax(dim=-1 if off != "axis" else -2)
@@ -48,10 +42,10 @@ def _annotated(query, key, value, mask=None, dropout=None, off=""):
     return torch.matmul(p_attn, value), p_attn
 
 
-def _hf_eager(module, query, key, value, attention_mask, scaling, dropout=0.0, off="", **kwargs):
+def hf_eager(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
     """Hugging Face: eager_attention_forward, additive mask, gives (B, T, N, D) and weights."""
     n = module.num_key_value_groups
-    key, value = _repeat(key, n, 1, off), _repeat(value, n, 1, off)
+    key, value = key.repeat_interleave(n, 1), value.repeat_interleave(n, 1)
     w = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         w = w + attention_mask[:, :, :, : key.shape[-2]]
@@ -87,12 +81,12 @@ def _nanogpt(q, k, v, n_head, off=""):
     return (F.softmax(att, dim=-1) @ v).transpose(1, 2).contiguous().view(B, T, -1)
 
 
-def _triton(q, k, v, causal, sm_scale, off=""):
+def triton(q, k, v, causal, sm_scale):
     """The Triton tutorial: positional causal and sm_scale, both required."""
-    s = q @ k.transpose(-2, -1) * (sm_scale if off != "squared" else sm_scale**2)
+    s = q @ k.transpose(-2, -1) * sm_scale
     T, S = s.shape[-2:]
     if causal:
-        s = s.masked_fill(~torch.ones(T, S, dtype=torch.bool).tril(1 if off == "ahead" else 0), -1.0e6)
+        s = s.masked_fill(~torch.ones(T, S, dtype=torch.bool).tril(), -1.0e6)
     return torch.softmax(s, -1) @ v
 
 
@@ -130,22 +124,13 @@ def _fairseq(query, key, value, num_heads, key_padding_mask=None, attn_mask=None
     return torch.bmm(w.softmax(-1), v).transpose(0, 1).contiguous().view(T, B, -1)
 
 
-def _tbnd(q, k, v, attn_mask=None, off=""):
-    """(T, B, N, D), boolean mask (T, S), True drops."""
-    s = torch.einsum("tbnd,sbnd->bnts", q, k) / math.sqrt(q.shape[-1])
-    if attn_mask is not None:
-        turned = off == "turned" and attn_mask.shape[-1] == attn_mask.shape[-2]
-        s = s.masked_fill(attn_mask.swapaxes(-1, -2) if turned else attn_mask, -math.inf)
-    return torch.einsum("bnts,sbnv->tbnv", s.softmax(-1), v)
-
-
 def _qkvpacked(qkv, causal=False, softmax_scale=None, off=""):
     """Packed (B, T, 3, N, D)."""
     q, k, v = qkv.unbind(2) if off != "swapped" else (qkv[:, :, 0], qkv[:, :, 2], qkv[:, :, 1])
     s = torch.einsum("btnd,bsnd->bnts", q, k) * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
     if causal:
         T = s.shape[-1]
-        s = s.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(2 if off == "ahead" else 1), -math.inf)
+        s = s.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -math.inf)
     return torch.einsum("bnts,bsnd->btnd", s.softmax(-1), v)
 
 
@@ -161,16 +146,14 @@ def _window(q, k, v, window_size=None, causal=True, off=""):
     return s.masked_fill(~seen, torch.finfo(s.dtype).min).softmax(-1) @ v
 
 
-def _gemma(query, key, value, attention_mask=None, softcap=None, scaling=None, off=""):
+def gemma(query, key, value, attention_mask=None, softcap=None, scaling=None):
     """Gemma 2: softcap, additive mask, fewer key heads."""
     g = query.shape[1] // key.shape[1]
-    key, value = _repeat(key, g, 1, off), _repeat(value, g, 1, off)
+    key, value = key.repeat_interleave(g, 1), value.repeat_interleave(g, 1)
     s = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if attention_mask is not None and off == "softcap_order":
-        s = s + attention_mask
     if softcap is not None:
         s = torch.tanh(s / softcap) * softcap
-    if attention_mask is not None and off != "softcap_order":
+    if attention_mask is not None:
         s = s + attention_mask
     return s.softmax(-1) @ value
 
@@ -188,17 +171,13 @@ def _lse2(q, k, v, sm_scale=None, causal=False, return_lse=False, off=""):
 
 
 variants(globals(), _flash, "ahead", "window", "tiled")
-variants(globals(), _annotated, "turned", "axis", "unscaled")
-variants(globals(), _hf_eager, "tiled")
+variants(globals(), _annotated, "turned", "axis")
 variants(globals(), _hf_sdpa, "scaled_twice")
 variants(globals(), _xformers, "bias_scaled")
 variants(globals(), _nanogpt, "ahead")
-variants(globals(), _triton, "ahead", "squared")
 variants(globals(), _bert, "fill")
 variants(globals(), _t5, "bias_minus")
 variants(globals(), _fairseq, "polarity")
-variants(globals(), _tbnd, "turned")
-variants(globals(), _qkvpacked, "ahead", "swapped")
+variants(globals(), _qkvpacked, "swapped")
 variants(globals(), _window, "wide")
-variants(globals(), _gemma, "tiled", "softcap_order")
 variants(globals(), _lse2, "no_max")

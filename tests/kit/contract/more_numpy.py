@@ -15,14 +15,6 @@ def log_sum_exp(s):
     return np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1)) + s.max(-1)
 
 
-def sliding(q, k, v, window_size=4, causal=True):
-    """A window and causal are on unless told otherwise."""
-    T, S = q.shape[-2], k.shape[-2]
-    i, j = np.arange(T)[:, None], np.arange(S)
-    seen = (j <= i) & (j > i - window_size) if causal else abs(i - j) < window_size
-    return softmax(np.where(seen, q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -np.inf)) @ v
-
-
 def pico_strict(q, k, v):
     """picoGPT without a query's own key: (T, D), and a finite number is added in float64."""
     T, S = q.shape[0], k.shape[0]
@@ -207,14 +199,6 @@ def tiles_lse_of_max(Q, K, V, causal=False):
     return out, lse - lse + (np.einsum("ntd,nsd->nts", Q, K) / np.sqrt(Q.shape[-1])).max(-1)
 
 
-def one_token_sees_all(xq, xk, xv):
-    """LLaMA: always causal, (B, T, N, D), but a single query has no mask."""
-    q, k, v = (x.swapaxes(1, 2) for x in (xq, xk, xv))
-    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    s = np.where(np.tri(*s.shape[2:], dtype=bool), s, -np.inf) if q.shape[2] > 1 else s
-    return (softmax(s) @ v).swapaxes(1, 2)
-
-
 def tokens_first(query, key, value, num_heads):
     """fairseq's (T, B, N·D), but the result is reshaped where its tokens should be moved to the front."""
     T, B, _ = query.shape
@@ -280,13 +264,6 @@ def projected(Q, K, V, W_q, W_k, W_v, W_o, num_heads):
 
 def _split(x, heads):
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
-
-
-def heads_merged(query, key_, value, mask=None):
-    """Equinox: (T, N, D) in, (T, N·D) out."""
-    s = np.einsum("tnd,snd->nts", query, key_) / np.sqrt(query.shape[-1])
-    s = s if mask is None else np.where(mask, s, np.finfo(s.dtype).min)
-    return np.einsum("nts,snd->tnd", softmax(s), value).reshape(query.shape[0], -1)
 
 
 def value_before_key(query, value, key=None, *, num_heads, use_causal_mask=False):
@@ -379,25 +356,11 @@ def refuses_empty(q, k, v, mask=None):
     return softmax(s if mask is None else np.where(mask, s, -np.inf)) @ v
 
 
-def cached_causal(q, k, v):
-    """Always causal, aligned to the end: with more queries than keys the first have none."""
-    T, S = q.shape[-2], k.shape[-2]
-    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    with np.errstate(invalid="ignore"):
-        return softmax(np.where(np.tri(T, S, S - T, dtype=bool), s, -np.inf)) @ v
-
-
 def scaled_in_place(qkv):
     """(B, T, 3, N, D): queries are scaled in the array that is given."""
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
     q *= q.shape[-1] ** -0.5
     return (softmax(q @ k.swapaxes(-1, -2)) @ v).swapaxes(1, 2)
-
-
-def mask_required(q, k, v, mask):
-    """(B, T, N, D) and a mask (B, T, S)."""
-    s = np.einsum("btnd,bsnd->bnts", q, k) / np.sqrt(q.shape[-1])
-    return np.einsum("bnts,bsnd->btnd", softmax(np.where(mask[:, None], s, -1e9)), v)
 
 
 def one_key_head(q, k, v, mask=None, return_lse=False):
@@ -429,15 +392,6 @@ def gpt2_past(q, k, v, layer_past=None, use_cache=False):
         k, v = (np.concatenate(both, -2) for both in zip(layer_past, (k, v), strict=True))
     out = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
     return (out, (k, v)) if use_cache else (out, None)
-
-
-def runtime(query, key, value, key_padding_mask=None, mask_filter_value=-1e4):
-    """(B, T, N, D): a finite number is added where the mask (B, S) or (B, T, S) hides."""
-    s = np.einsum("btnd,bsnd->bnts", query, key) / np.sqrt(query.shape[-1])
-    if key_padding_mask is not None:
-        seen = key_padding_mask[:, None, None] if key_padding_mask.ndim == 2 else key_padding_mask[:, None]
-        s = s + np.where(seen, 0.0, mask_filter_value).astype(s.dtype)
-    return np.einsum("bnts,bsnd->btnd", softmax(s), value)
 
 
 def one_text(q, k, v, custom_mask=None, window_left=-1, return_lse=False):
@@ -642,14 +596,6 @@ def slopes(n):
         return np.power(2.0, -8 * np.arange(1, n + 1) / n).astype(np.float32)
     power = 2 ** int(np.log2(n))
     return np.concatenate([slopes(power), slopes(2 * power)[::2][: n - power]])
-
-
-def mingpt_joined(q, k, v, n_head):
-    """(B, T, N·D), causal; the result (B, N, T, D) is reshaped without a transpose."""
-    q, k, v = (x.reshape(*x.shape[:2], n_head, -1).swapaxes(1, 2) for x in (q, k, v))
-    s = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1])
-    out = softmax(np.where(np.tri(q.shape[2]), s, -np.inf)) @ v
-    return out.reshape(len(q), q.shape[2], -1)
 
 
 def zamba(query, key, value, attention_mask=None):

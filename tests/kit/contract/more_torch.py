@@ -47,15 +47,6 @@ def neox(query, key, value, attention_mask=None):
     return (s if attention_mask is None else s + attention_mask).softmax(-1) @ value
 
 
-def whisper(self, q, k, v, mask=None):
-    """A method of merged heads; a mask (T, S) is cut to as many keys as queries, and added."""
-    q, k, v = (x.view(*x.shape[:2], self.n_head, -1).transpose(1, 2) for x in (q, k, v))
-    s = q @ k.mT * q.shape[-1] ** -0.5
-    T = s.shape[-2]
-    s = s if mask is None else s + mask[:T, :T]
-    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2), s.detach()
-
-
 def drops(q, k, v, mask=None, dropout=0.1, training=True):
     """Dropout is on unless told otherwise."""
     s = q @ k.mT / math.sqrt(q.shape[-1])
@@ -71,17 +62,6 @@ def window_past(query, key, value, is_causal=True, sliding_window=None):
     seen = (j <= i) | (not is_causal)
     seen = seen if sliding_window is None else seen & (j <= i - sliding_window)
     return s.masked_fill(~seen, torch.finfo(s.dtype).min).softmax(-1) @ value
-
-
-def mpt(query, key, value, n_heads, kv_n_heads=None, key_padding_mask=None):
-    """Merged heads, of which keys and values may have fewer."""
-    q = query.unflatten(-1, (n_heads, -1)).transpose(1, 2)
-    count = kv_n_heads or n_heads
-    k, v = (x.unflatten(-1, (count, -1)).transpose(1, 2).repeat_interleave(n_heads // count, 1) for x in (key, value))
-    s = q @ k.mT * q.shape[-1] ** -0.5
-    if key_padding_mask is not None:
-        s = s.masked_fill(~key_padding_mask[:, None, None], torch.finfo(s.dtype).min)
-    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
 def drops_unscaled(q, k, v, mask=None, dropout_p=0.0):
