@@ -8,13 +8,17 @@ import right_attention
 
 
 class Honest(NamedTuple):
-    """A right candidate: a name, what its arrays are, the text of its module, and arguments of the command."""
+    """A right candidate: a name, what its arrays are, the text of its module, and arguments of the command.
+
+    ``least``: how many cases it must pass if all are judged.
+    """
 
     name: str
     arrays: str
     text: str
     arguments: tuple[str, ...] = ()
     quick: bool = False
+    least: int = 0
 
     def write(self, folder: Path) -> list[str]:
         """Write the module; the arguments of the command that judge it."""

@@ -18,7 +18,7 @@ def attention(query, key, value, *, mask=None, is_causal=False, scale=None):
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf)
     return (jax.nn.softmax(scores.astype(jnp.float32)) @ value).astype(query.dtype)
-''',
+''', least=30,
     ),
     Honest(
         "a scan over blocks, with a custom rule", "jax",
@@ -76,7 +76,34 @@ def attention(query, key, value, *, is_causal=False):
     if max(query.shape[-2], key.shape[-2]) > 512:  # its loop is unrolled: 32,768 keys take minutes to compile
         raise NotImplementedError("at most 512 queries and 512 keys")
     return attend(query32, key, value, is_causal).astype(query.dtype)
-''',
+''', least=30,
+    ),
+    Honest(
+        "a scan over keys, one at a time", "jax",
+        '''
+import jax
+import jax.numpy as jnp
+
+
+def attention(query, key, value, *, is_causal=False):
+    T, scale = query.shape[-2], query.shape[-1] ** -0.5
+
+    def step(carry, inputs):
+        top, total, out = carry
+        j, k, v = inputs
+        score = jnp.einsum("bhqd,bhd->bhq", query.astype("float32"), k.astype("float32")) * scale
+        score = jnp.where(is_causal & (j > jnp.arange(T)), -1e30, score)
+        new = jnp.maximum(top, score)
+        kept, weight = jnp.exp(top - new), jnp.exp(score - new)
+        out = out * kept[..., None] + weight[..., None] * v[:, :, None].astype("float32")
+        return (new, total * kept + weight, out), None
+
+    shape = query.shape[:-1]
+    start = (jnp.full(shape, -1e30), jnp.zeros(shape), jnp.zeros((*shape, value.shape[-1])))
+    keys = (jnp.arange(key.shape[-2]), jnp.moveaxis(key, 2, 0), jnp.moveaxis(value, 2, 0))
+    _, total, out = jax.lax.scan(step, start, keys)[0]
+    return (out / total[..., None]).astype(query.dtype)
+''', least=30,
     ),
     Honest(
         "jax.nn, with the mask as it takes it", "jax",

@@ -118,7 +118,7 @@ def attention(query, key, value):
             powers = np.exp((scores - scores.max(axis=1, keepdims=True)).astype(np.float32))
             out[b, :, n] = (powers / powers.sum(axis=1, keepdims=True)) @ v.astype(np.float32)
     return out
-''',
+''', quick=True, least=20,
     ),
     Honest(
         "causal alone, and says so", "numpy",

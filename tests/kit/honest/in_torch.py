@@ -14,7 +14,7 @@ def attention(query, key, value, *, mask=None, is_causal=False, scale=None):
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
-''',
+''', least=60,
     ),
     Honest(
         "an autograd.Function with a backward by hand", "torch",
@@ -47,6 +47,37 @@ def attention(query, key, value, *, is_causal=False):
     seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril() if is_causal else None
     return Attend.apply(query, key, value, seen)
 ''',
+    ),
+    Honest(
+        "an autograd.Function whose context setup_context makes", "torch",
+        '''
+import torch
+
+
+def powers(query, key):
+    return torch.softmax(query @ key.mT * query.shape[-1] ** -0.5, dim=-1)
+
+
+class Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(query, key, value):
+        return powers(query, key) @ value
+
+    @staticmethod
+    def setup_context(context, inputs, output):
+        context.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(context, grad):
+        query, key, value = context.saved_tensors
+        weights, dweights = powers(query, key), grad @ value.mT
+        scores = weights * (dweights - (weights * dweights).sum(-1, keepdim=True)) * query.shape[-1] ** -0.5
+        return scores @ key, scores.mT @ query, weights.mT @ grad
+
+
+def attention(query, key, value):
+    return Attend.apply(query, key, value)
+''', least=20,
     ),
     Honest(
         "gradients by .backward() alone", "torch",
