@@ -10,7 +10,7 @@ import pytest
 import right_attention
 import stated
 from attendax.conformance.report.outcomes import Harm
-from planted_functions import PLANTED, at_the_end, of_size, of_the_sum, tf32, wrong
+from off import PLANTED, at_the_end, of_size, of_the_sum, tf32, wrong
 
 # At small sizes every cause shows; another process would import this module, and JAX with it, for each function.
 check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
@@ -223,17 +223,6 @@ def test_a_reason_that_a_plainer_case_refutes_is_a_coincidence():
     report = check(attend, arrays="numpy", only=["plain", "one query"], level="forward")
     assert {"plain", "one query"} <= {outcome.case.name for outcome in report.failures}
     assert [cause.name for cause in report.causes] == ["the result is wrong"]  # not that scores are not scaled
-
-
-@pytest.mark.smoke
-def test_an_option_that_is_ignored_has_no_other_reason():
-    """Where the first length is the whole one, every batch seems to get it."""
-
-    def attend(query, key, value, *, key_lengths=None):
-        return right_attention.attend(query, key, value)
-
-    report = check(attend, arrays="numpy", only=["key lengths"], level="forward")
-    assert [cause.name for cause in report.causes] == ["key_lengths is ignored"]
 
 
 def test_two_mistakes_are_two_causes():

@@ -1,5 +1,10 @@
 """What is said of the calls of a cause is so: the same call without it was run and passed; one mistake is one cause."""
 
+import functools
+import math
+import re
+
+import jax
 import numpy as np
 import pytest
 
@@ -9,15 +14,15 @@ from attendax.conformance.adapters.implementation import Implementation
 from attendax.conformance.cases import named
 from attendax.conformance.cases.how import How, forever
 from attendax.conformance.diagnoses import by_running, diagnosed, qualifiers
-from attendax.conformance.diagnoses.causes import Faults
+from attendax.conformance.diagnoses.causes import Faults, folded
 from attendax.conformance.judge.verdicts import Finding
 from attendax.conformance.report.outcomes import Cause, Harm, Outcome
 from attendax.conformance.report.summary import _told, summary
 from attendax.conformance.run.run import judge
-from planted_functions import of_the_sum
+from off import TILED, of_the_sum, tiled, tiled_backward, unscaled, unscaled_backward
 from stated import check
 
-TILED = "key heads are tiled (n % G) instead of blocked (n // (N // G))"
+judged = functools.partial(check, seed=0, budget=0, in_process=True)
 DTYPES = "float16", "bfloat16"
 
 
@@ -191,29 +196,6 @@ def test_if_there_is_no_time_the_headline_says_so_and_what_to_add():
     assert "no time" not in summary(report._replace(causes=(cause,)))
 
 
-def tiled(query, key, value, **options):
-    """Wrong in every dtype, forward and backward."""
-    group = query.shape[-3] // key.shape[-3]
-    key, value = (np.concatenate([x] * group, axis=-3) for x in (key, value))
-    return right_attention.attend(query, key, value, **options)
-
-
-def tiled_backward(grad_output, query, key, value, **options):
-    group, heads = query.shape[-3] // key.shape[-3], key.shape[-3]
-    wide = [np.concatenate([x] * group, axis=-3) for x in (key, value)]
-    grad_query, *narrow = right_attention.backward(grad_output, query, *wide, **options)
-    narrow = [sum(x[..., k * heads : (k + 1) * heads, :, :] for k in range(group)) for x in narrow[:2]]
-    return grad_query, *narrow
-
-
-def unscaled(query, key, value, *, scale=None, **options):
-    return right_attention.attend(query, key, value, scale=1.0 if scale is None else scale, **options)
-
-
-def unscaled_backward(grad_output, query, key, value, *, scale=None, **options):
-    return right_attention.backward(grad_output, query, key, value, scale=1.0 if scale is None else scale, **options)
-
-
 MISTAKES = {  # a function, its gradients, the one cause, and cases that show it
     "tiled": (
         tiled,
@@ -290,3 +272,124 @@ def test_a_search_that_uses_up_its_part_of_the_time_is_cut_short(seconds, cut):
             left[0] = seconds
         assert by_running.was_cut_short() is cut
         assert not by_running.is_late()
+
+
+# Cases that follow from a cause: only those that its reason changes.
+
+
+def tiled_and_short(query, key, value, *, window=None, **options):
+    """Two mistakes: the second is that a window is one too short to the left."""
+    if window is not None and window[0]:
+        window = window[0] - 1, window[1]
+    return tiled(query, key, value, window=window, **options)
+
+
+def test_a_case_follows_only_from_what_can_change_it():
+    """Tiled heads are right where N = G: a window that is wrong there is another mistake, and so it is by dropout."""
+    only = ["grouped heads, other width of the values", "dropout: grouped heads", "window, causal", "dropout: window"]
+    causes = judged(tiled_and_short, arrays="numpy", level="forward", only=only).causes
+    heads, windows = sorted(causes, key=lambda cause: cause.name != TILED)
+    assert heads.name == TILED
+    assert set(heads.cases) == {only[0], only[1]}
+    assert set(windows.cases) == {only[2], only[3]}
+
+
+@pytest.mark.smoke
+def test_causes_of_what_a_reason_cannot_change_stay_apart():
+    first = Cause(TILED, Harm.NUMBERS, ("grouped heads",), 1)
+    vague = Cause("the result is wrong", Harm.NUMBERS, ("window", "window, causal"), 0)
+    assert len(folded([first, vague])) == 1
+    assert folded([first, vague], can_change=lambda name, case: name != TILED or case != "window") == [first, vague]
+
+
+# One mistake is one cause with one wording, whichever judge sees it.
+
+
+def in_torch(query, key, value, *, return_lse=False):
+    """A right function of torch arrays."""
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    out = scores.softmax(-1) @ value
+    return (out, scores.logsumexp(-1)) if return_lse else out
+
+
+def without_gradient_of_values(query, key, value):
+    return in_torch(query, key, value.detach()) + 0 * value.sum()
+
+
+def values_lose_their_gradient(query, key, value, **options):
+    arrays = (x.swapaxes(-2, -3) for x in (query, key, jax.lax.stop_gradient(value)))
+    return jax.nn.dot_product_attention(*arrays, **options).swapaxes(-2, -3)
+
+
+@pytest.mark.parametrize(
+    ("fn", "arrays", "only"),
+    [
+        (without_gradient_of_values, "torch", ["a gradient is held"]),
+        (without_gradient_of_values, "torch", ["a gradient is held", "gradient: plain"]),
+        (values_lose_their_gradient, "jax", ["gradient: plain"]),
+    ],
+)
+def test_a_gradient_of_zeros_is_called_so_by_each_judge(fn, arrays, only):
+    pytest.importorskip(arrays)
+    report = judged(fn, arrays=arrays, level="gradient", only=only)
+    assert [cause.name for cause in report.causes] == ["grad value is all zeros"]
+    assert {outcome.finding.message for outcome in report.failures} == {"grad value is all zeros"}
+
+
+def in_base_2(query, key, value, *, return_lse=False):
+    found = in_torch(query, key, value, return_lse=return_lse)
+    return (found[0], found[1] / math.log(2)) if return_lse else found
+
+
+@pytest.mark.parametrize("only", [["gradient: lse alone"], ["gradient: lse alone", "jvp: lse"]], ids=len)
+def test_gradients_of_an_lse_in_base_2_have_that_reason(only):
+    pytest.importorskip("torch")
+    report = judged(in_base_2, arrays="torch", only=only)
+    assert [(cause.name, cause.remedy) for cause in report.causes] == [("lse is in base 2", '--expect "lse=base 2"')]
+
+
+def odd_with_a_mask_or_a_bias(query, key, value, *, mask=None, bias=None):
+    """Two mistakes without a reason."""
+    out = right_attention.attend(query, key, value, mask=mask, bias=bias)
+    places = np.arange(out.size).reshape(out.shape)
+    out = out * np.where(mask is None, 1, 1.5 + np.sin(places)).astype(out.dtype)
+    return out + np.where(bias is None, 0, np.cos(3 * places)).astype(out.dtype)
+
+
+def test_if_no_reason_is_known_the_number_of_causes_is_a_lower_bound():
+    report = judged(odd_with_a_mask_or_a_bias, arrays="numpy", only=["mask (T, S)", "bias"], level="forward")
+    assert any(cause.least for cause in report.causes)
+    assert re.search(r", for at least \d reasons?\.", summary(report))
+    assert report.to_dict()["causes"][0]["least"] == report.causes[0].least
+
+
+def test_a_cause_that_was_tried_counts_as_one():
+    report = judged(unscaled, arrays="numpy", only=["plain", "mask (T, S)"], level="forward")
+    assert [cause.least for cause in report.causes] == [False]
+    assert ", for 1 reason." in summary(report)
+
+
+def odd_with_a_bias(query, key, value, *, mask=None, scale=None, bias=None):
+    """One scale for every width, no mask, and numbers without a reason beside a bias: as state can make them."""
+    out = right_attention.attend(query, key, value, scale=0.5)
+    return out if bias is None else out * (2 + np.sin(np.arange(out.size))).reshape(out.shape).astype(out.dtype)
+
+
+OF_STATE = ["plain", "mask (T, S)", "width 1", "scale given", "bias"]
+
+
+def test_what_is_right_in_a_new_process_is_state_and_nothing_else(monkeypatch):
+    """Neither a mask of an earlier call nor a scale of one is a mask that is ignored, or another scale."""
+    asked = functools.partial(judged, odd_with_a_bias, arrays="numpy", only=OF_STATE, level="forward")
+    mistakes = {cause.name for cause in asked().causes}
+    assert {"mask is ignored", "scale is ignored"} & mistakes
+    assert len(mistakes) > 2
+    monkeypatch.setattr(by_running, "is_right_anew", lambda _trial: True)
+    assert [cause.name for cause in asked().causes] == [by_running.ANEW]
+
+
+def test_another_mistake_stays_beside_state(monkeypatch):
+    """The mask is ignored in a new process as well."""
+    monkeypatch.setattr(by_running, "is_right_anew", lambda trial: "mask" not in trial.case.options)
+    names = {cause.name for cause in judged(odd_with_a_bias, arrays="numpy", only=OF_STATE, level="forward").causes}
+    assert names == {by_running.ANEW, "mask is ignored"}

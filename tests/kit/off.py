@@ -1,9 +1,33 @@
-"""Functions with one mistake each that no other test has, and what the kit should say of each."""
+"""Functions that are off by one mistake, and what the kit should say of those that no other test has."""
 
 import numpy as np
 
 import right_attention
 from attendax.conformance.diagnoses.by_running import RACE
+
+TILED = "key heads are tiled (n % G) instead of blocked (n // (N // G))"
+
+
+def tiled(query, key, value, **options):
+    if query.ndim > 2 and (group := query.shape[-3] // key.shape[-3]) > 1:
+        key, value = (np.concatenate([x] * group, axis=-3) for x in (key, value))
+    return right_attention.attend(query, key, value, **options)
+
+
+def tiled_backward(grad_output, query, key, value, **options):
+    group, heads = query.shape[-3] // key.shape[-3], key.shape[-3]
+    wide = [np.concatenate([x] * group, axis=-3) for x in (key, value)]
+    grad_query, *narrow = right_attention.backward(grad_output, query, *wide, **options)
+    narrow = [sum(x[..., k * heads : (k + 1) * heads, :, :] for k in range(group)) for x in narrow[:2]]
+    return grad_query, *narrow
+
+
+def unscaled(query, key, value, *, scale=None, **options):
+    return right_attention.attend(query, key, value, scale=1.0 if scale is None else scale, **options)
+
+
+def unscaled_backward(grad_output, query, key, value, *, scale=None, **options):
+    return right_attention.backward(grad_output, query, key, value, scale=1.0 if scale is None else scale, **options)
 
 
 def wrong(**changes):
