@@ -14,121 +14,12 @@ from attendax.exits import Refusal
 from places import KIT
 
 READINGS = json.loads((KIT / "contract" / "readings.json").read_text("utf-8"))
-MINE = """
-import numpy as np
-
-
-def softmax(s):
-    e = np.exp(s - s.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def attention(q, k, v, causal=False, off=0):
-    s = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
-    T, S = s.shape[-2:]
-    s = np.where(np.tri(T, S, S - T + off), s, -np.inf) if causal else s
-    return np.einsum("bnts,bsnd->btnd", softmax(s), v)
-
-
-def right(q, k, v, causal=False):
-    return attention(q, k, v, causal)
-
-
-def ahead(q, k, v, causal=False):
-    return attention(q, k, v, causal, 1)
-
-
-def shifted(q, k, v, causal=False):
-    return attention(q, k, v, causal) + 0.01 * v[:, :1, :1, :1]
-
-
-def unscaled(q, k, v):
-    return attention(q * q.shape[-1] ** 0.5, k, v)
-
-
-def blocks(q, k, v, block_size=64, eps=1e-6):
-    return attention(q, k, v)
-
-
-def slopes(q, k, v, slope=0.0):
-    return attention(q, k, v * (1 + slope))
-
-
-def squared(q, k, v):
-    s = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
-    return np.einsum("bnts,bsnd->btnd", softmax(s) ** 2, v)
-
-
-def causal_by_a_number(query, key, value, attention_mask=None):
-    s = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
-    T, S = s.shape[-2:]
-    if T > S:
-        raise ValueError("no more queries than keys")
-    s = np.where(np.tri(T, S, S - T, dtype=bool), s, np.finfo(np.float32).min)
-    return softmax(s if attention_mask is None else s + attention_mask) @ value
-
-
-def packed(qkv, causal):
-    return attention(*np.moveaxis(qkv, 2, 0), causal)
-
-
-def nothing(q, k, v):
-    return None
-
-
-def merged(q, k, v, num_heads, needs_weights=False):
-    q, k, v = (x.reshape(*x.shape[:2], num_heads, -1) for x in (q, k, v))
-    out = attention(q, k, v)
-    return out.reshape(*out.shape[:2], -1), (out if needs_weights else None), None
-
-
-def drops(q, k, v):
-    out = attention(q, k, v)
-    return out * (np.random.default_rng().random(out.shape) < 0.9)
-
-
-class Layer:
-    def __init__(self, width):
-        self.width = width
-
-    def attend(self, q, k, v):
-        return attention(q, k, v)
-
-
-def waits(q, k, v):
-    import time
-
-    time.sleep(1e6)
-"""
-CARRIES = """
-
-
-def by_hand(query, key, value):
-    return softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5) @ value
-
-
-def backward(grad_output, query, key, value, times=1):
-    scale = query.shape[-1] ** -0.5
-    p = softmax(query @ key.swapaxes(-1, -2) * scale)
-    dp = grad_output @ value.swapaxes(-1, -2)
-    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * scale * times
-    return ds @ key, ds.swapaxes(-1, -2) @ query, p.swapaxes(-1, -2) @ grad_output
-
-
-def wrong(query, key, value):
-    return by_hand(query, key, value)
-
-
-by_hand.backward = backward
-wrong.backward = lambda *arrays: backward(*arrays, times=2)
-"""
 FORWARD = {"level": "forward", "seed": 7, "budget": 0, "only": ["plain", "L4", "scale"]}
 
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """A folder with functions, as that of a user."""
-    (tmp_path / "mine.py").write_text(MINE, "utf-8")
+    """A folder, as that of a user."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -136,7 +27,7 @@ def here(monkeypatch, tmp_path):
 def run(capsys, name, *more):
     """The exit status, and all that is printed."""
     given = ("--level", "forward", "--seed", "7", "--budget", "0", "--only", "plain", "L4")
-    status = cli.main(["check", f"mine:{name}", *given, *more])
+    status = cli.main(["check", f"theirs:{name}", *given, *more])
     return status, " ".join("".join(capsys.readouterr()).split())
 
 
@@ -205,7 +96,7 @@ def test_no_verdict_before_a_form_is_found(here, capsys):
     status, said = run(capsys, "squared")
     assert status == 1
     assert "No case was judged" in said
-    assert "mine:squared: no known formula gives its result without options" in said
+    assert "theirs:squared: no known formula gives its result without options" in said
     assert "nearest: query, key, value as (B, T, N, D)" in said
 
 
@@ -220,7 +111,7 @@ def test_calls_that_differ_give_nothing_or_do_not_return(here, capsys, monkeypat
     status, said = run(capsys, "drops")
     assert (status, "two equal calls give different results" in said) == (2, True)
     status, said = run(capsys, "nothing")
-    assert (status, "mine:nothing: it gives NoneType, expected an array" in said) == (2, True)
+    assert (status, "theirs:nothing: it gives NoneType, expected an array" in said) == (2, True)
     monkeypatch.setattr(describing, "CALL_SECONDS", 0.5)
     status, said = run(capsys, "waits")
     assert (status, "a call with 3 small arrays: no answer in 0.5 seconds" in said) == (2, True)
@@ -229,14 +120,14 @@ def test_calls_that_differ_give_nothing_or_do_not_return(here, capsys, monkeypat
 def test_cases_that_are_right_by_a_convention_refute_a_reason(here, capsys):
     """A row without keys that falls onto hidden ones was told as keys behind the last whole block."""
     given = "--level", "forward", "--seed", "1", "--budget", "0", "--only", "mask"
-    status = cli.main(["check", "mine:causal_by_a_number", *given])
+    status = cli.main(["check", "theirs:causal_by_a_number", *given])
     said = " ".join("".join(capsys.readouterr()).split())
     assert (status, "differ by convention" in said) == (0, True)  # its name says causal
     assert "block" not in said
 
 
 def test_a_script_calls_the_function_in_its_own_way(here, capsys):
-    assert cli.main(["check", "mine:ahead", "--reproduce", "causal", "--seed", "7"]) == 1
+    assert cli.main(["check", "theirs:ahead", "--reproduce", "causal", "--seed", "7"]) == 1
     assert "def adapted(query, key, value, *, is_causal=False):" in capsys.readouterr().out
 
 
@@ -256,16 +147,14 @@ def test_a_contract_file_says_how_a_broken_function_is_called(here, capsys):
     assert run(capsys, "shifted")[1].count("No case was judged") == 1
 
 
-def test_a_function_carries_its_gradients(here, monkeypatch):
-    monkeypatch.syspath_prepend(str(here))
-    (here / "carries.py").write_text(MINE + CARRIES, "utf-8")
+def test_a_function_carries_its_gradients():
     given = {"only": ["gradient: plain"], "seed": 7, "budget": 0}
-    assert check("carries:by_hand", **given).counts() == {"ok": 1}
-    assert check("carries:wrong", **given).counts() == {"wrong": 1}
+    assert check("theirs:by_hand", **given).counts() == {"ok": 1}
+    assert check("theirs:wrong", **given).counts() == {"wrong": 1}
 
 
 def test_a_contract_file_pins_it(here, capsys):
-    assert cli.main(["describe", "mine:right", "--save", "right.toml"]) == 0
+    assert cli.main(["describe", "theirs:right", "--save", "right.toml"]) == 0
     capsys.readouterr()
     assert run(capsys, "right", "--contract", "right.toml")[0] == 0
     status, said = run(capsys, "ahead", "--contract", "right.toml")

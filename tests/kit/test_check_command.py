@@ -1,5 +1,6 @@
 """``attendax check``: exit statuses, refusals, files, reproductions, every installed library."""
 
+import inspect
 import io
 import json
 import os
@@ -10,19 +11,14 @@ import sys
 import pytest
 
 from attendax.cli import main
+from dying import right
 from places import SOURCE
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
-MINE = '''
-import numpy as np
-
-
-def right(query, key, value, *, scale=None):
-    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-
+MINE = (
+    f"import numpy as np\n\n\n{inspect.getsource(right)}"
+    + '''
 
 def on_one_thread(query, key, value, *, scale=None):
     import os
@@ -55,6 +51,7 @@ def renamed(query, key, value, *, allowed=None):
 
 not_a_function = 3
 '''
+)
 FAST = ("--level", "forward")
 
 

@@ -17,19 +17,14 @@ from places import SOURCE
 from planted import by_law
 
 BY_NAME = {case.name: case for case in CASES}
-MINE = """
-import numpy as np
-
-
-def right(query, key, value, *, scale=None):
-    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-
+MINE = (
+    f"import numpy as np\n\n\n{inspect.getsource(right)}"
+    + """
 
 def wrong(query, key, value, *, mask=None, is_causal=False):
     return right(query, key, value)
 """
+)
 
 
 def turned(q, k, v, causal=False, sm_scale=None):

@@ -491,41 +491,22 @@ def test_three_arrays_that_are_joined_on_the_last_axis():
     assert not list(contract.meanings())
 
 
-TOKENS_FIRST = """
-import numpy as np
-
-
-def attention(q, k, v, causal=False):
-    s = np.einsum("btnd,bsnd->bnts", q, k) * q.shape[-1] ** -0.5
-    T, S = s.shape[-2:]
-    s = np.where(np.tri(T, S, S - T), s, -np.inf) if causal else s
-    w = np.exp(s - s.max(-1, keepdims=True))
-    return np.einsum("bnts,bsnd->btnd", w / w.sum(-1, keepdims=True), v)
-
-
-def packed(qkv, causal):
-    return attention(*np.moveaxis(qkv, 2, 0), causal)
-
-"""
-
-
 @pytest.mark.smoke
 def test_the_command(monkeypatch, tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(TOKENS_FIRST, "utf-8")
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["describe", "mine:attention", "--save", "mine.toml", "--adapter", "by_mine.py"]) == 0
+    assert cli.main(["describe", "theirs:right", "--save", "mine.toml", "--adapter", "by_mine.py"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("mine:attention   NumPy\n\nHow it is called (")
+    assert out.startswith("theirs:right   NumPy\n\nHow it is called (")
     assert "causal is aligned to the end of the keys   (FlashAttention 2.1)" in out
     assert "\ndef adapted(query, key, value, *, is_causal=False):\n" in (tmp_path / "by_mine.py").read_text("utf-8")
-    assert cli.main(["describe", "mine:attention", "--adapter", "by-mine.txt"]) == 2
+    assert cli.main(["describe", "theirs:right", "--adapter", "by-mine.txt"]) == 2
     assert "--adapter got 'by-mine.txt', expected a file that Python can import" in capsys.readouterr().err
     assert tomllib.loads((tmp_path / "mine.toml").read_text("utf-8"))["means"]["causal"] == "aligned to the end"
-    assert cli.main(["describe", "mine:nothing"]) == 2
-    assert "mine has no nothing" in capsys.readouterr().err
-    assert cli.main(["describe", "mine:attention", "--limit", "0"]) == 2
+    assert cli.main(["describe", "theirs:missing"]) == 2
+    assert "theirs has no missing" in capsys.readouterr().err
+    assert cli.main(["describe", "theirs:right", "--limit", "0"]) == 2
     assert "--limit got 0, expected more than 0 CPU seconds" in capsys.readouterr().err
-    assert cli.main(["describe", "mine:attention", "--save", "none/mine.toml"]) == 2
+    assert cli.main(["describe", "theirs:right", "--save", "none/mine.toml"]) == 2
     assert "cannot write none/mine.toml" in capsys.readouterr().err
 
 
