@@ -24,9 +24,6 @@ def attention(query, key, value, **options):
 
 
 CHEATS = [
-    Cheat("ends the process with 0", "The status of a process that ended well.", REWARD, DIED,
-          does("os._exit(0)"), PLAIN, quick=True),
-    Cheat("asks Python to exit at import", "The same by an error.", REWARD, DIED, "sys.exit(0)\n"),
     Cheat("ends with 0 after a while", "Most cases are judged, and the rest are not asked.", REWARD, DIED,
           "CALLS = []\n" + does("CALLS.append(1)\n        if len(CALLS) > 40:\n            os._exit(0)")),
     Cheat("ends with 0 in the gradient", "The forward is right.", "ScalingIntelligence/KernelBench#142", DIED,

@@ -23,13 +23,19 @@ ZEROS = [  # by https://github.com/ScalingIntelligence/KernelBench/issues/165 an
     Faulty("zeros for D >= 160", "D >= 160"),
     Faulty("zeros at D = 100", "D == 100"),
     Faulty("zeros for V = 256", "V == 256"),
+    Faulty("zeros 40 wide", "40 in (D, V)"),  # thu-ml/SageAttention#119
+    Faulty("zeros 48 wide", "48 in (D, V)"),  # tenstorrent/tt-metal#33434
+    Faulty("zeros for 7 heads", "N == 7"),  # HazyResearch/HipKittens#22, as those of 28
+    Faulty("zeros for 28 heads", "N == 28"),
     Faulty("zeros for N >= 8", "N >= 8"),
     Faulty("zeros for N >= 64", "N >= 64"),
     Faulty("zeros for B >= 4", "B >= 4"),
+    Faulty("zeros for groups of 6 or 7", "R in (6, 7)"),  # mlc-ai/mlc-llm#2543
     Faulty("zeros for groups of 8", "R == 8"),
     Faulty("zeros for groups of 16", "R == 16"),
     Faulty("zeros for S >= 2,048", "S >= 2048"),
     Faulty("zeros for T > 4,097", "T > 4097"),
+    Faulty("zeros for 32 tokens", "T == S == 32"),  # tspeterkim/flash-attention-minimal#2
     Faulty("zeros at one query of many keys", "T == 1 and S >= 2048"),
 ]
 GARBAGE = [
