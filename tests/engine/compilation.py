@@ -11,8 +11,8 @@ results and first derivatives; and whatever is in float32.
 XLA may make another program of it that is wrong. So what runs ``quickly`` has a partner which
 compiles the same with all optimisation, in float32, with losses as users write them:
 
-- ``test_every_law_of_a_call.py``: first and second derivatives, vmap, scan, checkpoint (``test_every_direction``,
-  ``test_laws``, ``test_cross_validation``), and tiles with every option (``test_tiles``);
+- ``test_every_law_of_a_call.py``: first and second derivatives, vmap, scan, checkpoint (``test_laws``,
+  ``test_cross_validation``), and tiles with every option (``test_tiles``);
 - ``test_any_context.py``: layers and blocks (``judges.twin_of``, ``test_encoders``), and what ``attention_stats`` says
   (``test_inspection``).
 """

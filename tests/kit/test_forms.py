@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import random
 
 import numpy as np
 import pytest
@@ -147,10 +146,8 @@ def named(form):
 SINGLE = [(axis, value) for axis, value in FORWARD if axis != "width"]  # whose cases are wider than small ones
 UNNAMED = {("causal", "without the block of 512")}  # whose cases are longer than those that causes are sought for
 QUICK = [
-    ("causal", "aligned to the end, without its own key"), ("causal", "aligned to the start, and one key ahead"),
-    ("causal", "j <= i + 3"), ("scale", "1/√N"), ("scale", "1/√S"), ("scale", "1/D"), ("scale", "1/√64"),
-    ("scale", "1/√(3·D)"), ("scale", "1.4852/√D"), ("empty", "the mean of the values"), ("mask", "first head"),
-    ("mask", "first batch"), ("given_scale", "1.5·given"),
+    ("causal", "j <= i + 3"), ("empty", "the mean of the values"), ("mask", "first head"), ("mask", "first batch"),
+    ("given_scale", "1.5·given"),
 ]  # fmt: skip
 
 
@@ -428,15 +425,6 @@ def is_so(form, words, report):
         return all(np.allclose(x["out"], y["out"], equal_nan=True) for x, y in found)
 
     return bool(cases) and any(alike(x.but(**value)) for value in others for x in (form, LAW))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
-def test_two_values_are_named_or_nothing_false(seed):
-    one, other = random.Random(seed).choice(APART)
-    form = LAW.but(**dict((one, other)))
-    said, report = named(form)
-    assert {name for name in said & SAYABLE - words(form) if not is_so(form, name, report)} == set()
 
 
 @pytest.mark.parametrize("norm", ["unit", "root mean square", "unit, eps", "root mean square, eps"])
