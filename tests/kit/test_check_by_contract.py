@@ -225,6 +225,38 @@ def test_what_a_docstring_says_of_a_mask(docstring, hides):
     assert docstrings.says_hides(docstring, "mask") is hides
 
 
+@pytest.mark.parametrize(
+    ("docstring", "reach"),
+    [
+        ("Each token sees itself and the `window - 1` tokens before it.", "w - 1"),
+        ("At most `window` tokens are seen, itself included.", "w - 1"),
+        ("itself and the `window` steps on either side", "w"), ("the window tokens before it", "w"),
+        ("window // 2 tokens on each side", "w // 2"), ("Sliding window attention.", ""), ("", ""),
+        ("window_size (left, right), -1 means unlimited", ""), ("i - window ... i + window", ""),
+    ],
+)  # fmt: skip
+def test_what_a_docstring_says_of_a_window(docstring, reach):
+    assert docstrings.says_reach(docstring, "window") == reach
+
+
+def test_what_comments_say_counts_before_the_code_alone():
+    source = """
+# Attention.
+@jax.jit
+def attend(
+    q, k, v,
+    mask=None,  # (B, S), True = pad
+):
+    'Attention.'
+    # lengths: True = seen
+    s = q @ k.mT  # scores: True
+    return s
+"""
+    said = docstrings.comments(source)
+    assert said.split("\n") == ["Attention.", "", "mask: (B, S), True = pad", "lengths: True = seen"]
+    assert docstrings.says_hides(said, "mask")
+
+
 def test_a_docstring_that_says_the_contrary_can_be_confirmed():
     assert check("contract.more_numpy:padded_kept", **FORWARD).unsettled
     assert check("contract.more_numpy:padded_kept", expect={"mask": "True attends"}, **FORWARD).ok
@@ -279,6 +311,8 @@ WORDS = {  # of the first cause, or of what is unsettled
     "layer_mixed": "by a reshape without a transpose",
     "polarity": "by its docstring it hides one", "padded_kept": "by its docstring it hides one",
     "sdpa_past": "does not count the keys of earlier calls",
+    "causal_anyway": "even if causal is False", "rows_of_length": "hide queries",
+    "commented_kept": "by its comment it hides one", "padding_repeated": "repeated in the wrong order",
 }  # fmt: skip
 RIGHT = "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
@@ -287,7 +321,7 @@ OPEN = {
     "zamba": "the scale is √2/√D",
     "rescaled": "the scale is 1.87385",
     "dilated": "dilation is not understood: it changes results beside window",
-    "neox": "causal without being asked",
+    "compared": "causal without being asked",
     "t5": "not scaled",
     "keras": "scaled",
     "drops_scores": "before the softmax",
@@ -298,7 +332,6 @@ OPEN = {
     "once_scaled": "1/√(√D)",
     "packed_lists": "q_seqlen is not understood",
     "tiles_lse_of_max": "second result is not understood",
-    "sizes_required": "causal without being asked",
     "by_mode": "window is not understood: it changes nothing, unless kind makes it count",
     "scaled_in_place": "it writes to the array",
     "in_windows": "bias_table is not understood",

@@ -554,7 +554,7 @@ def plain(query, key, value):
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        ("Attention.", "unusual"),
+        ("Attention.", "convention"),  # of its source
         ("Causal self-attention.", "convention"),
         ("Bidirectional: causal masks are for decoders.", "unusual"),
         ("Non-causal attention.", "unusual"),
@@ -562,7 +562,7 @@ def plain(query, key, value):
     ],
 )
 def test_who_says_causal_means_it(words, kind):
-    """A function that is always causal is right if its name or its docstring says so."""
+    """A function that is always causal is right if its name, its docstring or its source says so."""
 
     def attend(query, key, value):
         return plain(query, key, value)

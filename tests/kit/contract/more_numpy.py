@@ -656,3 +656,60 @@ def padded_kept(query, key, value, padding_mask=None):
     padding_mask: (B, S), True where the token is padding
     """
     return padded(query, key, value, None if padding_mask is None else ~padding_mask.astype(bool))
+
+
+def local_rows(q, k, v, window_size=4):
+    """(T, N, D); only as many queries as keys: rows of other lengths are memory that nobody wrote."""
+    out = np.empty_like(v)
+    for i in range(len(q)):
+        near = slice(max(0, i - window_size), i + window_size + 1)
+        s = np.einsum("nd,snd->ns", q[i], k[near]) / np.sqrt(q.shape[-1])
+        out[i] = np.einsum("ns,snd->nd", softmax(s), v[near])
+    return out
+
+
+def pico_packed(qkv, n_head):
+    """All in one array (T, 3·N·D), as in picoGPT."""
+    q, k, v = (np.split(x, n_head, -1) for x in np.split(qkv, 3, -1))
+    later = (1 - np.tri(len(qkv), dtype=qkv.dtype)) * -1e10
+    heads = (softmax(a @ b.T / np.sqrt(a.shape[-1]) + later) @ c for a, b, c in zip(q, k, v, strict=True))
+    return np.hstack(list(heads))
+
+
+def one_token(q, key_cache, value_cache, pos):
+    """One query (N, D) beside a cache (S, G, D), which is filled up to its position; the result is (N·D)."""
+    k, v = (np.repeat(x[: pos + 1], len(q) // x.shape[1], 1) for x in (key_cache, value_cache))
+    s = np.einsum("nd,snd->ns", q, k) / np.sqrt(q.shape[-1])
+    return np.einsum("ns,snd->nd", softmax(s), v).reshape(-1)
+
+
+def in_groups(q, k, v, mask=None):
+    """Queries (B, G, N/G, T, D), and keys (B, G, S, D)."""
+    s = np.einsum("bgntd,bgsd->bgnts", q, k) / np.sqrt(q.shape[-1])
+    return np.einsum("bgnts,bgsd->bgntd", softmax(s if mask is None else np.where(mask[:, None, None], s, -1e9)), v)
+
+
+def causal_anyway(q, k, v, causal=False):
+    """The switch is not read."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)) @ v
+
+
+def compared(q, k, v):
+    """Positions are compared."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(np.where(np.arange(q.shape[-2])[:, None] >= np.arange(k.shape[-2]), s, -np.inf)) @ v
+
+
+def rows_of_length(q, k, v, lengths=None):
+    """One head; lengths (B,) hide queries."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if lengths is not None:
+        s = np.where((np.arange(q.shape[1]) < lengths[:, None])[..., None], s, -1e9)
+    return softmax(s) @ v
+
+
+# mask: (B, 1, T, S), True marks keys to mask out
+def commented_kept(q, k, v, mask=None):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(s if mask is None else np.where(mask, s, -1e9)) @ v

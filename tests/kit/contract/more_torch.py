@@ -1,5 +1,6 @@
 """More functions of PyTorch: masks that hide queries, heads mixed by a reshape, dropout that is on, methods."""
 
+import itertools
 import math
 
 import torch
@@ -534,3 +535,42 @@ def first_llama(xq, xk, xv, freqs_cis):
     q, k = (torch.view_as_real(torch.view_as_complex(x) * freqs_cis[None, :, None]) for x in pairs)
     s = torch.einsum("btnd,bsnd->bnts", q.flatten(3), k.flatten(3)) / xq.shape[-1] ** 0.5
     return torch.einsum("bnts,bsnd->btnd", torch.softmax(s, -1).type_as(xv), xv)
+
+
+def gpt_oss(Q, K, V, S, sm_scale, sliding_window=0):
+    """Queries (T, G, N/G, D), keys (T, G, D), and the sinks S."""
+    T, G, group, _ = Q.shape
+    hidden = torch.ones(T, T).triu(1)
+    if sliding_window > 0:
+        hidden = hidden + torch.ones(T, T).tril(-sliding_window)
+    s = (torch.einsum("tgnd,sgd->gnts", Q, K) * sm_scale).masked_fill(hidden > 0, -math.inf)
+    s = torch.cat([s, S.reshape(G, group, 1, 1).expand(-1, -1, T, -1)], -1)
+    return torch.einsum("gnts,sgd->tgnd", s.softmax(-1)[..., :-1], V).reshape(T, -1)
+
+
+def packed_tokens(qkv, cu_seqlens, max_seqlen, causal=False):
+    """All in one array (tokens, 3, N, D) of several sequences, as of FlashAttention."""
+    rows = []
+    for first, end in itertools.pairwise(cu_seqlens.tolist()):
+        q, k, v = qkv[first:end].permute(1, 2, 0, 3)
+        s = q @ k.mT * q.shape[-1] ** -0.5
+        s = s.masked_fill(torch.ones(s.shape[-2:]).triu(1) > 0, -math.inf) if causal else s
+        rows.append((s.softmax(-1) @ v).transpose(0, 1))
+    return torch.cat(rows)
+
+
+def padding_repeated(q, k, v, num_heads, key_padding_mask=None):
+    """(T, B, N·D); batches and heads are one axis, along which the mask is repeated in the wrong order."""
+    q, k, v = (x.reshape(len(x), -1, x.shape[-1] // num_heads).transpose(0, 1) for x in (q, k, v))
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    if key_padding_mask is not None:
+        s = s.masked_fill(key_padding_mask.bool().repeat(num_heads, 1)[:, None], -math.inf)
+    return (s.softmax(-1) @ v).transpose(0, 1).reshape(q.shape[1], -1, num_heads * v.shape[-1])
+
+
+def swin(qkv, relative_position_bias, num_heads, mask=None):
+    """All in one array (B, T, 3·N·D); a bias (N, T, T) is required."""
+    q, k, v = qkv.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    s = q @ k.mT * q.shape[-1] ** -0.5 + relative_position_bias
+    s = s if mask is None else s + mask[:, None]
+    return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)

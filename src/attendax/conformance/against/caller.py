@@ -85,8 +85,7 @@ class Caller:
 
     def changes(self, form: Form, probes: list[Probe]) -> bool:
         """Tell whether the options of some calls change their results by a form: else no answer refutes it."""
-        by = form.but(empty="NaN")
-        both = ((self.right(by, x), self.right(by, Probe(x.arrays, {}))) for x in probes)
+        both = ((self.right(form, x), self.right(form, Probe(x.arrays, {}))) for x in probes)
         return any(distance(plain[:1], x[:1], some=True) > TOLERANCE for x, plain in both)
 
     def is_result(self, found: Answer, probe: Probe) -> bool:

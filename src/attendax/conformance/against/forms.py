@@ -31,7 +31,7 @@ LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maxim
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 PACKED = (  # the axis on which arrays are stacked and the layout of each; axes on which they are joined before it
     *itertools.product((2, 3, 1, 0), ("BTND", "BNTD", "TBND")), ("D", "BTND"), ("D", "BNTD"),
-    *itertools.product("ND", ("BT(ND)", "TB(ND)", "B(ND)T")),
+    *itertools.product("ND", ("BT(ND)", "TB(ND)", "B(ND)T", "T(ND)")), (1, "TND"), (1, VARLEN),
 )  # fmt: skip
 PREFIX = "given_"  # before the name of a keyword that is given to both as it is
 ROLES = {"q": "query", "k": "key", "v": "value"}
@@ -187,6 +187,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
         dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}", order=", ".join(order))
         for order, pack, (axis, layout) in itertools.product(orders, packs, PACKED)
         if (told or "(ND)" not in layout) and (pack == "qkv" or order[0] == "query")
+        if (layout == VARLEN) == bool(begins)
     ] + [
         dataclasses.replace(form, layout=layout, order=", ".join(order))
         for order, layout in itertools.product(orders if count >= 3 else (), options.LAYOUTS)
@@ -197,11 +198,15 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     moved = [dataclasses.replace(x, returned=returned) for x, (taken, returned) in pairs if x.layout == taken]
     yield from sorted(plain + moved, key=lambda x: not set("BN") <= set(x.layout))  # some take arrays of any rank
     for layout, order in itertools.product(ONE_QUERY, orders if count >= 3 else ()):
-        for keys in ONE_QUERY[layout]:
-            yield dataclasses.replace(form, layout=layout, of_keys=(keys, keys), order=", ".join(order))
+        for keys, returned in itertools.product(ONE_QUERY[layout], ("", *dict(options.MOVED).get(layout, "").split())):
+            one = dataclasses.replace(form, layout=layout, of_keys=(keys, keys), returned=returned)
+            yield dataclasses.replace(one, order=", ".join(order))
     for x, (taken, *of_keys) in itertools.product(plain + moved, options.KEY_LAYOUTS):
         if x.layout == taken and not x.pack:
             yield dataclasses.replace(x, of_keys=tuple(of_keys), grouped="BSD" in of_keys)
+    for layout, (keys, results) in options.IN_GROUPS.items() if count >= 3 else ():
+        for returned in results:
+            yield dataclasses.replace(form, layout=layout, of_keys=(keys, keys), returned=returned, grouped=True)
 
 
 def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:

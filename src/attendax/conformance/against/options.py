@@ -40,8 +40,21 @@ INTO |= {"B1ND": "{x}.swapaxes(1, 2)", "BN1D": "{x}"}
 OUT_OF |= {"B1ND": "{x}.swapaxes(1, 2)", "BN1D": "{x}"}
 INTO |= {"BND": "{x}[:, :, 0]", "ND": "{x}[:, 0]", "BD": "{x}[:, 0]", "D": "{x}[0]"}
 OUT_OF |= {"BND": "{x}[:, :, None]", "ND": "{x}[None, :, None]", "BD": "{x}[:, None, None]"}
-OUT_OF |= {"D": "{x}[None, None, None]"}
+OUT_OF |= {"D": "{x}[None, None, None]", "B(ND)": "{x}.reshape(B, N, 1, -1)", "(ND)": "{x}.reshape(1, N, 1, -1)"}
 INTO |= {layout: line for layout, (_, line) in WEIGHTS.items()}
+IN_GROUPS = {  # layouts of queries with an axis of key heads and one of the heads of each; of keys; of results
+    "TGND": ("TND", ("TGND", "TND", "T(ND)")), "BTGND": ("BTND", ("BTGND", "BTND", "BT(ND)")),
+    "BGNTD": ("BNTD", ("BGNTD", "BNTD", "BTND")),
+}  # fmt: skip
+INTO |= {
+    "TGND": "{x}.swapaxes(0, 1).reshape(T, G, N // G, {x}.shape[-1])",
+    "BTGND": "{x}.swapaxes(1, 2).reshape(B, T, G, N // G, {x}.shape[-1])",
+    "BGNTD": "{x}.reshape(B, G, N // G, T, {x}.shape[-1])",
+}
+OUT_OF |= {
+    "TGND": "{x}.reshape(T, N, {x}.shape[3]).swapaxes(0, 1)[None]",
+    "BTGND": "{x}.reshape(B, T, N, {x}.shape[4]).swapaxes(1, 2)", "BGNTD": "{x}.reshape(B, N, T, {x}.shape[4])",
+}  # fmt: skip
 KEYS = {  # layouts of keys or values that are not that of the queries: lines to (B, G, S, D) from them, and back
     "BSD": ("{x}[:, 0]", "{x}[:, None]"), "BNDS": ("{x}.swapaxes(2, 3)", "{x}.swapaxes(2, 3)"),
 }  # fmt: skip
@@ -50,11 +63,12 @@ KEY_LAYOUTS = (  # of queries; of keys and of values: one head without an axis, 
 )  # fmt: skip
 MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
-    ("TND", "T(ND)"), ("NTD", "T(ND)"),
+    ("TND", "T(ND)"), ("NTD", "T(ND)"), ("BND", "B(ND)"), ("ND", "(ND)"),
 )  # fmt: skip
 RESULT_LAYOUTS = INTO | {  # layouts of a result, and back
     "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
     "ND": "{x}[0, :, 0]", "BD": "{x}[:, 0, 0]", "D": "{x}[0, 0, 0]",
+    "B(ND)": "{x}[:, :, 0].reshape(B, -1)", "(ND)": "{x}[0, :, 0].reshape(-1)",
     "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]", "BDT": "{x}[:, 0].swapaxes(1, 2)", "DT": "{x}[0, 0].swapaxes(0, 1)",
 }  # fmt: skip
 BACK = OUT_OF | {x: OUT_OF[x].replace("heads", "N") for x in ("BT(ND)", "TB(ND)", "B(ND)T", "T(ND)")}
@@ -113,6 +127,7 @@ JOINED = {"N": 1, "D": 3}  # axes of (B, N, T, D) on which arrays are joined, be
 def axes_of(layout: str, pack: str = "") -> str:
     """The axes of a layout in words."""
     joined = {"*": "N·D", "+": "tokens", "&": "B·N", "M": "N·D" if "N" in layout else "D"}
+    joined |= {"N": "N/G"} if layout in IN_GROUPS else {}
     letters = layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")
     axes = [joined.get(x, x) for x in letters]
     name, _, axis = pack.partition(" ")
@@ -137,7 +152,7 @@ def _of(axis: str, *but: str) -> tuple[str, ...]:
 
 
 WINDOWS = tuple(sorted(_of("window", "before"), key=lambda x: ["its own key between", "end", x].index(x)))
-READ = "True attends", "first batch"
+READ = "True attends", "first batch", "batches in turn"
 OF_BATCH = "first batch", "largest of the batch"
 
 
@@ -397,7 +412,7 @@ OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, 
     f"xp.ones({shape}) {sign} 0" for sign in "><" for shape in ("(B, 1, T, S)", "(T, S)", "(B, S)", "(B, T, S)")
 )
 OF_QUERIES = "positions", "position_ids", "q_positions", "query_positions", "q_pos", "pos_q", "cache_position"
-OPEN_POSITIONS = {  # by name: those of queries are the last of the keys'
+OPEN_POSITIONS: dict[str, tuple[str, ...]] = {  # by name: those of queries are the last of the keys'
     name: (line, f"{line} + xp.zeros((B, 1), dtype=xp.int32)")
     for names, line in (
         (OF_QUERIES, "xp.arange(S - T, S)"),
@@ -405,6 +420,8 @@ OPEN_POSITIONS = {  # by name: those of queries are the last of the keys'
     )
     for name in names
 }
+OPEN_POSITIONS |= dict.fromkeys(("pos", "position", "cur_pos", "current_pos"), ("S - 1", *OPEN_POSITIONS["q_pos"]))
+OPEN_SINKS = OF_MODULE["sinks"], "S"  # of Q, K, V, S as of gpt-oss; or the number of keys
 ROTATED = "(T, D)", "(T, D // 2)", "(1, T, D)", "(1, T, D // 2)", "(1, 1, T, D)", "(1, T, 1, D)", "(1, T, 1, D // 2)"
 OPEN_ROTATIONS = {  # by name: nothing is rotated by them
     name: tuple(line.format(shape) for shape in ROTATED)
@@ -415,7 +432,7 @@ OPEN_ROTATIONS = {  # by name: nothing is rotated by them
     )
     for name in names
 }
-MEANT |= dict.fromkeys((*OPEN_POSITIONS, *OPEN_ROTATIONS), "None")
+MEANT |= dict.fromkeys((*OPEN_POSITIONS, *OPEN_ROTATIONS, "S"), "None")
 MEANT |= dict.fromkeys(QUERY_LENGTHS, "xp.zeros((B,), dtype=xp.int32) + T")
 OPEN_SEGMENTS = tuple(f"xp.zeros((B, {x}), dtype=xp.int32)" for x in "ST")  # one segment
 ZERO_BIASES = tuple(f"xp.zeros({x})" for x in ("(B, N, T, S)", "(B * N, 1, S)", "(B, N, 1, S)", "(N, T, S)"))  # add 0

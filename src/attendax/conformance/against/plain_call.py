@@ -22,6 +22,7 @@ from .options import (
     OPEN_POSITIONS,
     OPEN_ROTATIONS,
     OPEN_SEGMENTS,
+    OPEN_SINKS,
     OPTIONS,
     ZERO_BIASES,
 )
@@ -38,6 +39,7 @@ OPEN_VALUES = {  # of required arguments that may not be None, by name: they hid
     **dict.fromkeys([*OPTIONS["segments"].names, *OPTIONS["segments"].kinds], OPEN_SEGMENTS),
     **OPEN_POSITIONS,
     **OPEN_ROTATIONS,
+    "S": OPEN_SINKS,
 }
 ALL_TRIED = {ZERO_BIASES, *OPEN_ROTATIONS.values()}  # values of which each is tried, also beside others
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "alibi", "weights"  # axes that count in a plain call
@@ -99,10 +101,10 @@ class PlainCall(Caller):
         ways = [x for x in ways if len({every.index(x[k]) for k, every in turns}) < 2]  # cosines and sines alike
         drops = [name for name in none if name in DROPOUT_NAMES]
         off = [dict.fromkeys(drops, x) for x in ("0.0", *["None", IDENTITY] * bool(drops))]  # a number, or a function
-        for self.in_order, drop, values in itertools.product(orders if names or drops else [], off, ways):
+        sizes = ((GENERAL, ALIKE), (SQUARE,)) if names or drops else ()
+        for self.in_order, some, drop, values in itertools.product(orders, sizes, off, ways):
             self.fn.meant = {**none, **drop, **dict(zip(names, values, strict=True))}
-            of_both = OPEN_SEGMENTS[0] in values or any(x in (*OPEN_POSITIONS, *OPEN_ROTATIONS) for x in names)
-            if any(map(self._by_scale, (GENERAL, ALIKE, *[SQUARE] * of_both))):
+            if any(map(self._by_scale, some)):
                 return
         self.fn.meant = none
 
@@ -194,6 +196,8 @@ class PlainCall(Caller):
     def _layouts(self) -> list[Form]:
         """Each way in which the arrays may be given, in the order of their names or, after those, in another one."""
         own = forms.order_of(self.fn.by_name or [x for x in self.fn.names if x not in HEAD_NAMES][:3])
+        if not own and sum(x not in HEAD_NAMES for x in self.fn.required) < 3:  # some are in one
+            own = Form.order
         found = [dataclasses.replace(x, given=self.given) for x in forms.layouts(self.fn, self.sizes)]
         if any("T, S" in x for x in self.fn.meant.values()):  # of one query, masks of several ranks would do
             found = [x for x in found if "1" not in x.layout]

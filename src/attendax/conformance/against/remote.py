@@ -92,6 +92,7 @@ class Here(Subject):
         own = dict(self.fn.named_parameters()) if torch and isinstance(self.fn, torch.nn.Module) else {}
         self.told["weights"] = {name: list(x.shape) for name, x in own.items()}
         self.told["documentation"] = f"{getattr(self.fn, '__name__', '')}\n{inspect.getdoc(self.fn) or ''}"
+        self.told["source"] = _source(self.fn)
 
     def answer(self, request: CallRequest) -> Leaves:
         """One call."""
@@ -202,6 +203,7 @@ class Function:
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
         self.by_position: str = told["by_position"]
         self.documentation: str = told["documentation"]  # its name and its docstring
+        self.source: str = told["source"]
         self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
 
     def __call__(self, /, *arrays: Any, **options: Any) -> Results:
@@ -253,6 +255,15 @@ def import_line(path: str) -> str:
     if foreign.is_path(path):
         return FOREIGN.format(path)
     return text.import_line(None, path) if ":" in path else f"# fn is {path}"
+
+
+def _source(fn: Any) -> str:
+    """The text of a function, or of the method of an object, after its comments; and of those of its module."""
+    fn = inspect.unwrap(fn)
+    fn = next((x for name in ("forward", "__call__") if inspect.isfunction(x := getattr(type(fn), name, None))), fn)
+    around, names = getattr(fn, "__globals__", {}), getattr(getattr(fn, "__code__", None), "co_names", ())
+    beside = (x for x in map(around.get, names) if inspect.isfunction(x) and x.__module__ == fn.__module__)
+    return "\n\n".join([inspect.getcomments(fn) or "", *map(text.source_of, (fn, *beside))]).lstrip()
 
 
 def _parameters(fn: Any) -> list[inspect.Parameter]:

@@ -204,17 +204,26 @@ class Adapter(Keywords):
         b, index = self.b, {"B": "b", "N": ":, n", "BN": "b, n"}["".join(self.loops)]
         at = {"b": "x[b % len(x)]", "b, n": "x[b % len(x), n % x.shape[1]]", ":, n": "x[:, n % x.shape[1]]"}[index]
         at += " if getattr(x, 'ndim', 0) == 4 else " + "x[b % len(x)] if getattr(x, 'ndim', 0) else " * ("b" in index)
-        arrays = [self._given(x, into).format(x=f"{x}[{index}]") for x in b.order.split(", ")]
+        names, (pack, _, packed_on) = [f"{x}[{index}]" for x in b.order.split(", ")], b.pack.partition(" ")
+        arrays = [self._given(x, into).format(x=one) for x, one in zip(b.order.split(", "), names, strict=True)]
+        alone = int(pack == "kv")
         if b.pack == PACKED_WEIGHT:
             arrays = [self._weight_of_all(arrays)]
+        elif packed_on in JOINED:
+            joined = f"xp.concatenate([{', '.join(names[alone:])}], {JOINED[packed_on] - 4})"
+            arrays[alone:] = [f"(lambda x: {into.format(x='x')})({joined})" if into != "{x}" else joined]
+        elif pack:
+            arrays[alone:] = [f"xp.stack([{', '.join(arrays[alone:])}], {packed_on})"]
         elif b.by_name:
             arrays = [f"{name}={x}" for name, x in zip(b.by_name, arrays, strict=True)]
         each = f"**{{k: {at}x for k, x in options.items()}}"
         call = f"fn({', '.join([*arrays, *words, *[each] * self.maybe])})"
         axis, shape = (1 if index == ":, n" else 0), "B, N, T" * (len(self.loops) == 2)
-        turned = ".swapaxes(1, 2)" * (b.layout == "TND")
+        turned = ".swapaxes(1, 2)" * (b.outcome == "TND")
         turned = ".reshape(B, T, N, -1).swapaxes(1, 2)" if b.outcome == "T(ND)" else turned
+        turned = "[:, :, :, :, :].reshape(B, T, N, -1).swapaxes(1, 2)" if b.outcome == "TGND" else turned
         turned = "[:, :, None]" if b.outcome in ("ND", "BD") else turned
+        turned = ".reshape(B, N, 1, -1)" if b.outcome == "(ND)" else turned
         turned = ".swapaxes(-2, -1)" if b.outcome in ("BDT", "DT") else turned
         lines = self._rows(self._parts(call) if self.lse or b.container else call)
         if self.lse:

@@ -251,7 +251,8 @@ def _factors(right: Right, B: int, N: int, T: int, S: int) -> Tried:
 def _sinks(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     sinks = np.linspace(-1, 1, N, dtype=np.float32)
     shares = 1 / (1 + np.exp(sinks[:, None] - right(lse=True)))
-    return [sinks], {"a score of each head, that takes a share of the softmax": right() * shares[..., None]}
+    words = "a score of each head, that takes a share of the softmax"
+    return [sinks, np.tile(sinks, (B, 1))], {words: right() * shares[..., None]}
 
 
 ASIDES: dict[str, Callable[..., Tried]] = {
@@ -259,5 +260,5 @@ ASIDES: dict[str, Callable[..., Tried]] = {
     **dict.fromkeys(QUERY_LENGTHS, _lengths),
     **dict.fromkeys(("query_padding_mask", "q_padding_mask", "query_mask", "q_mask"), _query_masks),
     **dict.fromkeys(("head_mask", "layer_head_mask"), _factors),
-    "sinks": _sinks,
+    **dict.fromkeys(("sinks", "S"), _sinks),
 }

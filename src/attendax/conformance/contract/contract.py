@@ -11,7 +11,7 @@ from ..adapters.implementation import OPTIONS as PROTOCOL_OPTIONS
 from ..against import options
 from ..against.dropout import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OTHER_MEAN, UNSCALED
 from ..against.forms import BY_LAW, Form, Option, order_of
-from ..against.options import ADDED, BEGINS, MASKED, MASKING, OR_ADDED, PAIR, WIDE, axes_of
+from ..against.options import ADDED, BEGINS, MASKED, MASKING, OR_ADDED, PAIR, REACH, WIDE, WORD, axes_of
 from ..against.plain_call import OF_PLAIN
 from ..against.reading import ON_BOTH_SIDES
 from ..against.weights import WEIGHT, WEIGHTS, projected
@@ -66,6 +66,7 @@ class Contract:
         cut: whether the time limit ended the description.
         rough: whether its results are only near those of its form, as with half precision.
         documentation: its name and its docstring, which may say that an unusual value is meant.
+        source: its text, which may say so as well.
         faults: wrong parameters that no case tests, and what they do, in words.
     """
 
@@ -86,6 +87,7 @@ class Contract:
     rough: bool = False
     faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     documentation: str = ""
+    source: str = ""
 
     def means(self, axis: str) -> str:
         """The value of an axis of conventions, by the names of its table."""
@@ -117,6 +119,7 @@ class Contract:
                 line = line._replace(kind=CONVENTION, source=documented)
             yield Meaning(axis, value, line.kind, line.words, line.source)
         yield from (Meaning("mask", value, UNUSUAL, words) for value, words in contrary.items())
+        yield from self._miscounted()
         used, names = self.form.order.split(", "), self._by_names().order.split(", ")
         moved = [(x, y) for x, y in zip(names, used, strict=True) if x != y and not self.form.pack]
         if moved:
@@ -125,9 +128,12 @@ class Contract:
         if always := self.form.how["always"]:
             kind, words = Conventions().but(causal=always).kind("causal"), f"it is causal without being asked, {always}"
             said = "it is given positions" * bool({*options.OPEN_POSITIONS} & {*self.form.meant})
+            switch = self.form.options.get("is_causal", Option(""))
+            asked = switch.name * (switch.form != WORD)
             said = self._stated("always", always) or said
-            meant = said * (kind in ("law", CONVENTION))
-            kind = DEFECT if kind == DEFECT else CONVENTION if meant else UNUSUAL
+            meant = said * (kind in ("law", CONVENTION) and not asked)
+            words = f"it is causal, {always}, even if {asked} is False" if asked else words
+            kind = DEFECT if kind == DEFECT or asked else CONVENTION if meant else UNUSUAL
             yield Meaning("always", always, kind, words, meant)
         if self.rough:
             words = "its results are as far off as half precision is, for float32 arrays"
@@ -154,17 +160,29 @@ class Contract:
         for ours in (x for x in ("mask", "key_lengths") if x in self.form.options):
             name, kind = self.form.options[ours]
             for value in (x for x in does if x in kind):
-                hides, docstring = value == "True drops", self.documentation.partition("\n")[2]
-                stated = docstrings.says_hides(docstring, name)
+                hides, texts = value == "True drops", {"docstring": self.documentation.partition("\n")[2]}
+                texts["comment"] = docstrings.comments(self.source)
+                said = ((place, docstrings.says_hides(x, name)) for place, x in texts.items())
+                place, stated = next((x for x in said if x[1] is not None), ("", None))
                 shown = SHOWING.search(name) or (name == "attention_mask" and kind.startswith("BS/"))
                 if stated not in (None, hides):
                     other = next(words for x, words in does.items() if x != value)
-                    yield value, f"True in {name} {does[value]} a key, and by its docstring it {other} one"
+                    yield value, f"True in {name} {does[value]} a key, and by its {place} it {other} one"
                 elif stated is None and hides and shown and ours == "mask":
                     yield value, f"True in {name} hides a key, and by that name it shows one"
 
+    def _miscounted(self) -> Iterator[Meaning]:
+        """The keys of a window of one number, if its docstring counts others."""
+        name, kind = self.form.options.get("window", Option(""))
+        stated = docstrings.says_reach(self.documentation.partition("\n")[2], name) if name else ""
+        reach = self.form.how["reach"]
+        if stated and kind != WIDE["window"] and REACH[reach] != stated:
+            other = next(words for words, line in REACH.items() if line == stated)
+            yield Meaning("reach", reach, UNUSUAL, f"{name} counts {reach}, and by its docstring {other}")
+
     def _stated(self, axis: str, value: str) -> str:
-        return docstrings.stated(axis, value, self.documentation, self.names)
+        has_switch = any("is_causal" in options.named(x) for x in self.names)
+        return docstrings.stated(axis, value, self.documentation, self.names, "" if has_switch else self.source)
 
     def _by_default(self, axis: str, value: str) -> str:
         """Words for a scale that its default of 1 documents; else nothing."""
@@ -327,6 +345,7 @@ def arrays_of(form: Form) -> str:
         return f"query as {axes_of(form.layout)}; {both} in one array as {axes}{grouped}"
     if form.of_keys:
         own = dict(zip(("key", "value"), (x.replace("T", "S") for x in form.of_keys), strict=True))
+        own = {k: x.replace("N", "G") for k, x in own.items()} if form.layout in options.IN_GROUPS else own
         return ", ".join(f"{x} as {axes_of(own.get(x, form.layout))}" for x in form.order.split(", "))
     return f"{form.order}{' in one array' if pack else ''} as {axes}{grouped}"
 

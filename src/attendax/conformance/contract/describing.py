@@ -11,7 +11,8 @@ from ..against.describing import NOT_TAKEN, SEVERAL
 from ..against.forms import BY_LAW, Form
 from ..against.options import AXIS, DROPOUT_NAMES, NO_LIMIT, OPTIONS
 from ..against.remote import Function
-from ..conventions.table import IGNORED
+from ..conventions.table import DEFECT, IGNORED
+from ..conventions.values import Conventions
 from ..worker.errors import Died, Failed
 from . import asides, fitting, refusing
 from .contract import Contract
@@ -46,7 +47,7 @@ class Describer(FinerReading):
         except Failed as failed:
             raise refusing.refused(self.fn, failed, self.limit.calls) from failed
         except OutOfTime:
-            cut, form, unread = True, self.form, dict(self.unknown)
+            cut, form, unread = True, self.form and self._without_defects(self.form), dict(self.unknown)
         if not form:
             within = f" within {self.limit.most():.0f} CPU seconds (`attendax describe --limit SECONDS` gives more)"
             raise refusing.no_formula(self, within * cut)
@@ -67,8 +68,15 @@ class Describer(FinerReading):
         return Contract(
             self.fn.path, form, unread, dropout, _no_limit(form), square, short, tuple(self.alike), whole,
             tuple(self.fn.names), told, self.limit.calls, self.limit.spent(), cut, self.rough, faults,
-            self.fn.documentation,
+            self.fn.documentation, self.fn.source,
         )  # fmt: skip
+
+    def _without_defects(self, form: Form) -> Form:
+        """The form without options that seem wrong, for which no time was left to try what would refute that."""
+        axes = {x: AXIS[x] for x in form.options if x in AXIS}
+        wrong = [x for x, axis in axes.items() if Conventions().but(**{axis: form.how[axis]}).kind(axis) == DEFECT]
+        self.faults.clear()
+        return form.but(**{axes[x]: BY_LAW[axes[x]] for x in wrong}).keeping(form.options.keys() - {*wrong})
 
     def _unread(self, form: Form, unread: dict[str, str], *, cut: bool) -> dict[str, str]:
         """The parameters that are not understood, in words for a user."""

@@ -1,9 +1,13 @@
 """Conventions that the name, the signature and the docstring of a function state."""
 
+import contextlib
+import io
 import re
+import tokenize
 from collections.abc import Collection
 
 NAMED = {"always": "causal|autoregressive", "alibi": "alibi"}  # words of a name or a docstring that mean the axis
+TRIANGLE = r"causal|autoregressive|\btri[lu]?(?=\()|look_?ahead"  # in a source
 MEANT = {  # words of a docstring or a signature by which an unusual value is meant: by its axis, or its first word too
     "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine",
     "scale 1": r"unscaled|already scaled|(\b(not|no|without)|n't) scal(ed|ing)",
@@ -20,11 +24,18 @@ HIDES = r"pad(?!ding[_ ]mask)|ignor|masked|mask out|to mask|hid(?:e|den)|exclud|
 ADDED = re.compile(r"-\s?inf|-1e|additive|\badded", re.I)
 NOT = r"(?:\bnot?|\bnever|n't|cannot)\W+(?:\w+\W+){0,2}"
 
+REACHES = {  # of a window with a name
+    "w - 1": r"\b{0}\W?\s*-\s*1\b|\b{0}\b[^.]*\b(?:itself|own \w+|current \w+) (?:is |are )?(?:included|counted)",
+    "w": r"\b{0}\W?\s+(?:\w+ )?(?:before|behind|back|to (?:the|its) left|(?:on|to|in) (?:each|either|both|every))\b",
+    "w // 2": r"\b{0}\W?\s*(?://|/)\s*2\b|\bhalf (?:of )?(?:the )?\W?{0}\b",
+}
 
-def stated(axis: str, value: str, documentation: str, names: Collection[str]) -> str:
+
+def stated(axis: str, value: str, documentation: str, names: Collection[str], source: str = "") -> str:
     """Words for an unusual value that the name, the signature or the docstring of a function says; else nothing.
 
-    ``documentation`` is the name and, from the second line on, the docstring; ``names`` are the parameters.
+    ``documentation`` is the name and, from the second line on, the docstring; ``names`` are the parameters. The
+    ``source`` tells whether it is meant to be causal.
     """
     name, _, docstring = documentation.partition("\n")
     if axis in NAMED:
@@ -34,7 +45,10 @@ def stated(axis: str, value: str, documentation: str, names: Collection[str]) ->
         words = MEANT.get(f"{axis} {value.split()[0].strip(',')}") or MEANT.get(axis, "")
     found = words and re.search(words, text, re.IGNORECASE)
     denied = axis == "always" and re.search(NOT_CAUSAL, text, re.IGNORECASE)
-    return f"its {place} or docstring says {found[0]}" if found and not denied else ""
+    if denied:
+        return ""
+    written = re.search(TRIANGLE, source, re.IGNORECASE) if axis == "always" else None
+    return f"its {place} or docstring says {found[0]}" if found else f"its source says {written[0]}" if written else ""
 
 
 def says_hides(docstring: str, name: str) -> bool | None:
@@ -52,3 +66,28 @@ def says_hides(docstring: str, name: str) -> bool | None:
             shows = not hides if denied else bool(re.search(SHOWS, clause, re.I))
             said |= {x for x, meant in ((is_true, hides), (not is_true, shows)) if meant}
     return said.pop() if len(said) == 1 else None
+
+
+def says_reach(docstring: str, name: str) -> str:
+    """The reach of a window of ``w`` keys by a docstring, in ``w``; empty if it does not say."""
+    found = [x for x, words in REACHES.items() if re.search(words.format(re.escape(name)), docstring, re.I)]
+    return found[0] if len(found) == 1 else ""
+
+
+def comments(source: str) -> str:
+    """The comments before a function, in its signature, each with the name of its parameter, and before its code."""
+    found, depth, place = list[str](), 0, "before"
+    with contextlib.suppress(tokenize.TokenError, IndentationError):
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            depth += (token.string in "([{") - (token.string in ")]}") if token.type == tokenize.OP else 0
+            if token.type == tokenize.COMMENT:
+                name = re.match(r"[\s*]*(\w+)", token.line)
+                entry = f"\n{name[1]}: " if place == "signature" and name else ""
+                found.append(entry + token.string.lstrip("# "))
+            elif place == "before" and token.string == "def":
+                place = "signature"
+            elif place == "signature" and token.string == ":" and not depth:
+                place = "code"
+            elif place == "code" and token.type in (tokenize.NAME, tokenize.OP):
+                break
+    return "\n".join(found)

@@ -138,12 +138,14 @@ class FinerReading(Describing):
                 continue
             offered = [x for x in offered if not x.options[ours].form.endswith(options.ADDED)]
             unusual = [x.but(**way) for way in ways for x in offered]
-            changing = (x for x in unusual if self.changes(x, probes))
+            shown = [x.but(empty="NaN") for x in unusual]  # rows without any key may have any numbers
+            changing = (x for x, by in zip(unusual, shown, strict=True) if self.changes(by, probes))
             every = [*probes, *self.refuting.get(ours, ())]
             if found := next((x for x in changing if all(self.is_nearly(x, probe) for probe in every)), None):
                 return self.limited(found) if found.options[ours].form == options.WIDE.get("window") else found
             empties = [x for x in TABLE["empty"] if x != SEES_ALL]  # by which the mask would change nothing
-            alone = (x.but(empty=y) for x in unusual if not self.changes(x, probes) for y in empties)
+            hiding = (x for x, by in zip(unusual, shown, strict=True) if not self.changes(by, probes))
+            alone = (x.but(empty=y) for x in hiding for y in empties)
             if ours == "mask" and (found := self.settled(alone, probes)):  # it hides all keys of a query, or none
                 return found.but(empty=form.how["empty"])
             lowered = ((x, self._lowers(x)) for x in offered if ours == "mask")

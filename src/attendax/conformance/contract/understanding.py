@@ -16,6 +16,7 @@ from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
 from ..cases.kinds import RESULTS, directed
+from ..cases.square import SQUARE
 from ..conventions.table import ASKS, DECLARED, DEFECT, OF_GROUPS, OVERFLOWS, TABLE, UNUSUAL
 from ..conventions.values import Conventions
 from ..report import Report
@@ -97,6 +98,7 @@ class Understood(NamedTuple):
         unjudged = {RATE: self.contract.dropout and RATE not in self.names, "return_lse": of_sum}
         more |= {option: "described, not judged" for option, true in unjudged.items() if true}
         more |= {ours: f"{x} is not understood" for x in self.contract.unread for ours in _left_to(x, form)}
+        more |= {SQUARE: "it takes T = S only"} if self.contract.square else {}
         return given | ({"lacks": given.get("lacks", {}) | more} if more else {})
 
     def open_in(self, case: Case, settled: Settled) -> str:
@@ -167,7 +169,8 @@ def _asks(case: Case, meaning: Meaning) -> bool:
     if axis == "heads" or meaning.value == OF_GROUPS:
         sizes = SIZES | case.sizes
         return sizes["N"] != sizes["G"]
-    return not ASKS.get(axis) or bool({*ASKS[axis]} & {*case.options})
+    asks = ASKS.get("window" if axis == "reach" else axis)
+    return not asks or bool({*asks} & {*case.options})
 
 
 def _unsettled(contract: Contract, report: Report, settled: Settled) -> Iterator[str]:

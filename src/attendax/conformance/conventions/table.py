@@ -189,6 +189,9 @@ TABLE: dict[str, Axis] = {
         "first batch": Line("mask[:1]", "every batch gets the mask of the first"),
         "first head": Line("mask[:, :1]", "every head gets the mask of the first"),
         "first of all": Line("mask[:1, :1]", "every batch and every head gets the mask of the first"),
+        "batches in turn": Line(
+            "mask[(n + N * np.arange(len(mask))[:, None]) % len(mask), n % mask.shape[1]]",
+            "head n of batch b gets the mask of batch (b·N + n) % B: masks are repeated in the wrong order"),
         IGNORED: Line("mask | True", "mask is ignored"),
         **{
             f"tiles of {n * b} by {b}": Line(
