@@ -22,7 +22,7 @@ from attendax.exits import FAILED, Refusal
 from .adapters import ADAPTERS, PATHS
 from .adapters.adapter import Adapter
 from .adapters.known import DOCUMENTED, KNOWN, applied
-from .tables import matrix_markdown, matrix_terminal, reports_json
+from .tables import matrix_markdown, matrix_terminal, report_from, reports_json
 
 OWN, ROOT = "attendax", str(Path(__file__).resolve().parents[2])
 PASSED_ON = ("level", "dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
@@ -136,7 +136,7 @@ def reported(argv: list[str], tell: Callable[[str], None], *more: str) -> Report
                 raise
         if os.path.exists(file):
             with open(file, encoding="utf-8") as found:
-                return Report.from_dict(json.load(found))
+                return report_from(json.load(found))
         return anonymous(_why(process.returncode, last, case))
 
 

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attendax.conformance.judge.verdicts import Verdict
+from attendax.conformance.cases import Case, named
+from attendax.conformance.judge.verdicts import Finding, Verdict
+from attendax.conformance.report import Report
 from attendax.conformance.report.markdown import cause_markdown, escaped, table
-from attendax.conformance.report.outcomes import KINDS, Cause, Outcome, Outcomes, to_json, versions
+from attendax.conformance.report.outcomes import KINDS, Cause, Harm, Outcome, Outcomes, to_json, versions
 from attendax.conformance.report.summary import clean, summary
 
 from .adapters.known import DESIGN, FAULTS
@@ -21,6 +23,7 @@ LEGEND = (
     "differences that the library's own documentation or source states; neither faults nor passes. Convention: "
     "the adapter declares it. Not offered: no such argument."
 )
+NUMBERS = ("expected", "got", "error", "allowed", "dense_error")  # of a finding; JSON has them as text if not finite
 MATRIX = ("", *KINDS, "by design", "convention", "ok", "not offered")
 
 
@@ -57,6 +60,26 @@ def reports_json(reports: Sequence[Outcomes], left_out: Mapping[str, str]) -> st
         report["counts"] = collections.Counter(case["verdict"] for case in report["cases"])
     found = {"date": today(), "versions": versions("jax"), "left_out": dict(left_out), "reports": told}
     return in_lines(found) + "\n"
+
+
+def report_from(found: Mapping[str, Any]) -> Report:
+    """The report of which ``to_dict`` gave this, after JSON."""
+    about = {name: x for name, x in found.items() if name in Report._fields}
+    causes = [{name: x for name, x in cause.items() if name in Cause._fields} for cause in found["causes"]]
+    lists = "require", "left_out", "called", "unsettled", "defects"
+    return Report(**about | {name: tuple(found.get(name, ())) for name in lists} | {
+        "cases": tuple(map(_outcome_from, found["cases"])),
+        "causes": tuple(Cause(**x | {"harm": Harm(x["harm"]), "cases": tuple(x["cases"])}) for x in causes),
+    })  # fmt: skip
+
+
+def _outcome_from(found: Mapping[str, Any]) -> Outcome:
+    case = named(found["name"]) or Case(found["name"], found["law"], found["about"])
+    given = {name: x for name, x in found.items() if name in Finding._fields}
+    given |= {name: float(given[name]) for name in NUMBERS if name in given}
+    given |= {"verdict": Verdict(found["verdict"]), "index": tuple(found["index"]) if "index" in found else None}
+    own = {name: x for name, x in found.items() if name in ("seconds", "reproduction", "known", "seed")}
+    return Outcome(case, Finding(**given), **{"seconds": 0.0, "reproduction": ""} | own)
 
 
 def all_versions(reports: Sequence[Outcomes]) -> str:

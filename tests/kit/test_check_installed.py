@@ -8,7 +8,6 @@ import sys
 import pytest
 
 import right_attention
-from attendax.conformance.report import Report
 from libraries import SCRIPTS, main, matrix
 from stated import check
 
@@ -158,7 +157,7 @@ def test_a_report_that_is_written_a_case_a_line_reads_back():
     told = json.loads(text)
     assert len(text.splitlines()) < len(report.cases) + 60
     assert told["left_out"] == {"other": "needs a GPU"}
-    again = Report.from_dict(told["reports"][0])
+    again = tables.report_from(told["reports"][0])
     assert tables.matrix_markdown([again]) == tables.matrix_markdown([report])
 
 

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 
-from attendax import conformance
 from attendax.conformance import Case, assert_model, check_model
 from attendax.conformance.judge.verdicts import Finding, Verdict
 from attendax.conformance.models.adapters import FAMILIES
@@ -18,6 +17,7 @@ from attendax.conformance.models.blackbox import Computation
 from attendax.conformance.models.describing import described
 from attendax.conformance.models.runner import script
 from attendax.conformance.models.trial import Evidence, Found, Law
+from libraries import matrix
 from places import KIT, TESTS
 
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
@@ -66,7 +66,7 @@ def test_the_script_shows_it_without_attendax(tmp_path):
 @pytest.mark.smoke
 def test_the_report_is_that_of_the_kit():
     report = check_model(sees_all, vocabulary=50, causal=True, only=["future", "batch"], seed=1, in_process=True)
-    again = conformance.Report.from_dict(json.loads(report.to_json()))
+    again = matrix.tables.report_from(json.loads(report.to_json()))
     assert again.counts() == report.counts()
     assert list(report.laws()) == ["batch", "future"]
     assert "future" in report.to_markdown()

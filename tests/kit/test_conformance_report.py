@@ -4,7 +4,6 @@ import io
 import json
 import math
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -14,13 +13,9 @@ from attendax.conformance.report.markdown import markdown
 from attendax.conformance.report.outcomes import Cause, Harm, times
 from attendax.conformance.report.summary import terminal
 from dying import right
-from places import ROOT
+from libraries import matrix
 from planted import by_law
 from stated import check
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import matrix
 
 AWKWARD = "[bold]x[/bold] <script>alert(1)</script> | a `tick` *star* </pre>\x1b[31m é"
 SCRIPT = 'print("""```""")  # </pre><script>alert(2)</script> [red]'
@@ -102,7 +97,7 @@ class TestReport:
         found = json.loads(awkward.to_json(), parse_constant=refuse)
         assert found["cases"][1]["expected"] == "inf"
         assert found["cases"][2]["got"] == "nan"
-        again = Report.from_dict(found)
+        again = matrix.tables.report_from(found)
         assert again.to_json() == awkward.to_json()
         assert again.cases[1].finding.index == (0, 1, 2, 3)
         assert again.cases[1].finding.got == -math.inf
@@ -110,7 +105,7 @@ class TestReport:
         assert again.failures[0].verdict is Verdict.WRONG
 
     def test_real_report_comes_back(self, clean):
-        again = Report.from_dict(json.loads(clean.to_json()))
+        again = matrix.tables.report_from(json.loads(clean.to_json()))
         assert again.ok
         assert again.laws().keys() == clean.laws().keys()
         findings = [o.finding._replace(off=None) for o in clean.cases]  # ``off`` is for the script, which is there

@@ -16,7 +16,7 @@ from attendax.conformance.command.output import console
 from attendax.conformance.report.outcomes import Coverage
 from attendax.conformance.report.summary import terminal
 from attendax.conformance.worker.errors import Failed
-from libraries import SPEC
+from libraries import SPEC, matrix
 from places import ROOT
 from stated import check
 
@@ -95,7 +95,7 @@ class TestWhatIsSaid:
 
     def test_a_report_that_comes_back_says_the_same(self):
         report = check(right, **FEW, require=["masks"], backward=right_attention.backward)
-        again = Report.from_dict(report.to_dict())
+        again = matrix.tables.report_from(report.to_dict())
         assert again.coverage == report.coverage
         assert again.require == ("masks",)
 

@@ -36,12 +36,10 @@ PACKED = (  # the axis on which arrays are stacked and the layout of each; axes 
 PREFIX = "given_"  # before the name of a keyword that is given to both as it is
 ROLES = {"q": "query", "k": "key", "v": "value"}
 UNKNOWN = ""  # of dropout, of bfloat16 arrays, and of the log-sum-exp of no key
-LARGE_VALUES = (  # values of the axis; a function may clip scores to any bounds
-    "takes them as they are",
-    "gives NaN: it does not subtract a row's largest score",
-    "gives NaN in rows far below others: it subtracts the largest score of other rows",
-)
-AS_THEY_ARE, NOTHING_SUBTRACTED, OTHER_ROWS = LARGE_VALUES
+AS_THEY_ARE = "takes them as they are"
+OTHER_ROWS = "gives NaN in rows far below others: it subtracts the largest score of other rows"
+# Values of the axis; a function may clip scores to any bounds.
+LARGE_VALUES = (AS_THEY_ARE, "gives NaN: it does not subtract a row's largest score", OTHER_ROWS)
 UNCLIPPED = -math.inf, math.inf  # bounds of a function that clips nothing
 HIGHEST_SCORE, LOWEST_SCORE = 88.7, -103.9  # scores beyond which the exponential is inf or 0 in float32
 CLIPS = re.compile(r"clips them to \[(.*), (.*)\]")

@@ -178,12 +178,11 @@ class Function:
     """One of the two, in a process of its own if that can import it. Anything but a function is refused."""
 
     def __init__(
-        self, fn: Any, path: str = "", *, in_process: bool = False, arrays: str = "",
-        stated: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self, fn: Any, *, in_process: bool = False, arrays: str = "", stated: Mapping[str, str] | None = None
+    ) -> None:
         """``stated`` is the option that a keyword is, by its name, where that does not tell."""
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
-        self.path = there or path or (fn if isinstance(fn, str) else text.path_of(fn) or name_of(fn))
+        self.path = there or (fn if isinstance(fn, str) else text.path_of(fn) or name_of(fn))
         self.spent, self.patience, self.answered = 0.0, CALL_SECONDS, False
         try:
             self.subject: Subject = Worker("either", {"path": there, "arrays": arrays}) if there else Here(fn, arrays)

@@ -10,7 +10,6 @@ import re
 from typing import NamedTuple
 
 KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
-CAPS_FIRST = "cap the scores, then mask them"
 WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"

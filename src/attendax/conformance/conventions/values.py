@@ -73,11 +73,6 @@ class Conventions:
         """The kind of its value of an axis: law, convention, unusual or defect."""
         return "law" if self.value(axis) == law(axis) else self.line(axis).kind
 
-    def __sub__(self, other: "Conventions") -> tuple[tuple[str, str, str], ...]:
-        """The axes in which the two differ, with both values."""
-        both = ((axis, self.value(axis), other.value(axis)) for axis in TABLE)
-        return tuple(entry for entry in both if entry[1] != entry[2])
-
 
 def law(axis: str) -> str:
     """The value that the law has."""

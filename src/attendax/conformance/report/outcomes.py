@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from ..cases import Case, kinds, named
+from ..cases import Case, kinds
 from ..cases.case import SIZES
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
 
@@ -167,16 +167,6 @@ class Outcome(NamedTuple):
         case |= {"red": self.red} if self.red and self.verdict.fails else {}
         own = {"seed": self.seed} if self.seed is not None else {}
         return case | own | finding | {"seconds": round(self.seconds, 3), "reproduction": self.reproduction}
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "Outcome":
-        """Read what ``to_dict`` gave, after JSON."""
-        case = named(found["name"]) or Case(found["name"], found["law"], found["about"])
-        given = {k: found[k] for k in Finding._fields if k in found} | {"verdict": Verdict(found["verdict"])}
-        numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}
-        index = {"index": tuple(given["index"])} if "index" in given else {}
-        return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found.get("reproduction", ""),
-                   found.get("known", ""), seed=found.get("seed"))  # fmt: skip
 
 
 # At least this share of the sizes that were asked is judged; of so few sizes, any.
@@ -393,16 +383,6 @@ class Outcomes(NamedTuple):
         causes = [cause._asdict() | {"kind": cause.harm.kind} for cause in self.causes]
         about |= {"coverage": self.coverage.to_dict(), "causes": causes}
         return about | {"cases": [outcome.to_dict() for outcome in self.cases]}
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Self:
-        """Read what ``to_dict`` gave, after JSON."""
-        about = {k: found[k] for k in cls._fields if k in found and k not in ("cases", "causes")}
-        causes = [{k: cause[k] for k in Cause._fields if k in cause} for cause in found.get("causes", ())]
-        made = [Cause(**x | {"harm": Harm(x["harm"]), "cases": tuple(x["cases"])}) for x in causes]
-        lists = "require", "left_out", "called", "unsettled", "defects"
-        about |= {name: tuple(found.get(name, ())) for name in lists}
-        return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about, causes=tuple(made))
 
 
 def versions(arrays: str) -> dict[str, str]:
