@@ -60,7 +60,7 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "gradients": {"differences", "frameworks"},
     "cases": set(),
     "frameworks": set(),
-    "adapters": {"cases", "frameworks"},
+    "adapters": {"conventions", "cases", "frameworks"},  # of the conventions the names alone
     "protocol": {"cases"},
     "worker": {"protocol", "adapters", "cases", "frameworks"},  # knows neither what is right nor a verdict
     "conventions": {"cases", "differences"},  # what is right knows no candidate

@@ -188,19 +188,20 @@ def causal_to_the_end(query, key, value, *, is_causal=False):
 
 
 ALIGNED = ["causal, fewer queries", "causal, more queries"]
+END, DECODE = {"causal": "end"}, {"causal": "decode"}
 
 
 def test_a_declared_convention_is_told_apart_from_a_fault():
     given = {"arrays": "numpy", "only": ALIGNED, "level": "forward"}
     assert by_law(causal_to_the_end, **given).counts() == {"wrong": 2}
-    report = by_law(causal_to_the_end, causal="end", **given)
+    report = by_law(causal_to_the_end, means=END, **given)
     assert report.ok
     assert report.counts() == {"differs by convention": 2}
 
 
 def test_a_declared_causal_end_is_required():
     """Where T = S both are the same; elsewhere the start is a fault, in results and gradients."""
-    given = {"arrays": "numpy", "causal": "end", "backward": right_attention.backward}
+    given = {"arrays": "numpy", "means": END, "backward": right_attention.backward}
     report = by_law(right_attention.attend, only=ALIGNED, **given)
     assert report.counts().keys() == {"wrong"}
     assert [(x.name, x.remedy) for x in report.causes] == [
@@ -222,9 +223,9 @@ def test_a_single_query_that_sees_all_keys_is_a_convention_of_its_own():
             '--expect "causal=aligned to the start, and a single query sees all"',
         )
     ]
-    assert by_law(decoding, causal="decode", **given).counts() == {"ok": 2, "differs by convention": 1}
-    for fn, declared in ((decoding, "end"), (right_attention.attend, "decode"), (causal_to_the_end, "decode")):
-        assert not by_law(fn, causal=declared, **given).ok
+    assert by_law(decoding, means=DECODE, **given).counts() == {"ok": 2, "differs by convention": 1}
+    for fn, declared in ((decoding, END), (right_attention.attend, DECODE), (causal_to_the_end, DECODE)):
+        assert not by_law(fn, means=declared, **given).ok
 
 
 @pytest.mark.smoke
@@ -232,7 +233,7 @@ def test_a_fault_of_who_declares_the_end_is_told_beside_the_end():
     def loud(query, key, value, *, is_causal=False):
         return 1.5 * causal_to_the_end(query, key, value, is_causal=is_causal)
 
-    for outcome in by_law(loud, arrays="numpy", causal="end", only=ALIGNED[:1], level="forward").cases:
+    for outcome in by_law(loud, arrays="numpy", means=END, only=ALIGNED[:1], level="forward").cases:
         assert outcome.verdict is Verdict.WRONG
         assert outcome.finding.got == pytest.approx(1.5 * outcome.finding.expected, rel=1e-5)
 
@@ -247,8 +248,8 @@ def mean_where_empty(query, key, value, *, mask=None):
 def test_the_mean_for_an_empty_row_is_a_convention_only_where_declared():
     given = {"arrays": "numpy", "only": ["empty row by a mask", "all rows"], "level": "forward"}
     assert by_law(mean_where_empty, **given).counts() == {"wrong": 2}
-    assert by_law(mean_where_empty, empty_rows="mean", **given).counts() == {"differs by convention": 2}
-    assert by_law(mean_where_empty, empty_rows="nan", **given).counts() == {"wrong": 2}
+    assert by_law(mean_where_empty, means={"empty": "mean"}, **given).counts() == {"differs by convention": 2}
+    assert by_law(mean_where_empty, means={"empty": "nan"}, **given).counts() == {"wrong": 2}
 
 
 def test_not_offered_is_no_pass():
@@ -376,7 +377,7 @@ def test_nan_in_a_query_without_keys_is_no_leak_where_it_is_declared():
     given = {"arrays": "numpy", "only": ["leak: a query without keys"], "level": "forward"}
     with np.errstate(divide="ignore"):
         assert by_law(nan_where_empty, **given).counts() == {"NaN": 1}
-        assert by_law(nan_where_empty, empty_rows="nan", **given).counts() == {"ok": 1}
+        assert by_law(nan_where_empty, means={"empty": "nan"}, **given).counts() == {"ok": 1}
 
 
 # What surrounds a call

@@ -110,9 +110,9 @@ class TestSettingsWithAnImplementation:
             by_law(self.SPEC, only=["plain"], arrays="torch")
 
     def test_conventions_override(self):
-        assert not by_law(self.SPEC, only=["causal, fewer queries"], level="forward", causal="end").ok
+        assert not by_law(self.SPEC, only=["causal, fewer queries"], level="forward", means={"causal": "end"}).ok
         with pytest.raises(ValueError, match="causal got 'middle'"):
-            by_law(self.SPEC, only=["plain"], causal="middle")
+            by_law(self.SPEC, only=["plain"], means={"causal": "middle"})
 
     def test_a_declared_lack_adds_to_its_own(self):
         report = by_law(self.SPEC, only=["softcap"], level="forward", lacks={"softcap": "not today"})

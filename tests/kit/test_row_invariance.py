@@ -84,7 +84,7 @@ def causal_to_the_end(query, key, value, *, is_causal=False):
 
 
 def test_parts_of_who_is_aligned_to_the_end_are_its_last_queries():
-    report = judged(causal_to_the_end, causal="end", only=["causal to the end"], level="forward")
+    report = judged(causal_to_the_end, means={"causal": "end"}, only=["causal to the end"], level="forward")
     assert report.counts() == {"ok": 2}
 
 

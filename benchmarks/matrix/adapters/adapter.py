@@ -26,7 +26,7 @@ class Adapter(NamedTuple):
         setup: Python to be run before ``function`` is imported.
         options: keywords that ``call`` is always given.
         offers: the keywords that ``fn`` offers, where the signature of ``call`` does not name them.
-        arrays, causal, empty_rows, lacks, backward: as of ``Implementation``; ``backward`` is given
+        arrays, means, lacks, backward: as of ``Implementation``; ``backward`` is given
             ``fn`` first, as ``call``.
     """
 
@@ -34,8 +34,7 @@ class Adapter(NamedTuple):
     function: str
     arrays: str = "jax"
     package: str = ""
-    causal: str = "start"
-    empty_rows: str = "zero"
+    means: Mapping[str, str] = {}
     lacks: Mapping[str, str] = {}
     backward: Callable[..., Any] | None = None
     setup: str = ""
@@ -58,7 +57,7 @@ class Adapter(NamedTuple):
             attend.__signature__ = signature(self.offers.split())
         return Implementation(
             attend, name, self.arrays,
-            self.backward and functools.partial(self.backward, fn), self.causal, self.empty_rows, self.lacks,
+            self.backward and functools.partial(self.backward, fn), self.means, self.lacks,
             "\n".join(filter(None, lines)), version=version_of(self.package),
         )  # fmt: skip
 

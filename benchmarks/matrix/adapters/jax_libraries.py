@@ -150,7 +150,7 @@ FLOAT16 = {"float16": "its product of float16 does not run on a CPU"}
 JAX_NN = FLOAT16 | {"V != D": f"its {WIDTHS}"} | dict.fromkeys(("rank 2", "rank 5"), "arrays of rank 3 or 4")
 TOKAMAX = 'from absl import flags\n\nflags.FLAGS(["tokamax"])'  # else it reads the arguments of the command
 KERAS = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"'
-mean = functools.partial(Adapter, empty_rows="mean")
+mean = functools.partial(Adapter, means={"empty": "mean"})
 inside = functools.partial(mean, with_heads_inside)
 NAMES = {"window": "local_window_size", "key_lengths": "key_value_seq_lengths", "return_lse": "return_residual"}
 OPTIONS = "mask bias is_causal scale window key_lengths"
@@ -187,5 +187,5 @@ ADAPTERS = {
         package="memory-efficient-attention", lacks=GROUPED | HEADS, offers="mask bias",
         options={"names": {}, "rank": 0}),
     "flash-attention-jax": Adapter(flash_attention_jax, "flash_attention_jax:flash_attention",
-        package="flash-attention-jax", causal="end", lacks=GROUPED | RANK_4),
+        package="flash-attention-jax", means={"causal": "end"}, lacks=GROUPED | RANK_4),
 }  # fmt: skip

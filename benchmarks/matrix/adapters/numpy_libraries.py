@@ -79,7 +79,7 @@ def mlx_backward(fn, grad_output, query, key, value, *, mask=None, bias=None, is
 RANKS = RANK_4 | {"rank 3": "of rank 3 its heads are in the last axis"}
 ADAPTERS = {
     "mlx": Adapter(mlx_attention, "mlx.core.fast:scaled_dot_product_attention", arrays="numpy", package="mlx",
-        causal="end", empty_rows="mean", backward=mlx_backward, lacks=RANK_4),
+        means={"causal": "end", "empty": "mean"}, backward=mlx_backward, lacks=RANK_4),
     "onnx-reference": Adapter(onnx_attention, "onnx.reference:ReferenceEvaluator", arrays="numpy", package="onnx",
         lacks=RANKS),
     "onnxruntime": Adapter(onnx_attention, "onnxruntime:InferenceSession", arrays="numpy", package="onnxruntime",

@@ -106,7 +106,7 @@ ADAPTERS = {
     "torch-sdpa": Adapter(torch_sdpa, SDPA, arrays="torch", package="torch"),
     "torch-mha": Adapter(torch_mha, "torch.nn:MultiheadAttention", arrays="torch", package="torch", lacks=MHA),
     "torch-mha-weights": Adapter(torch_mha, "torch.nn:MultiheadAttention", arrays="torch", package="torch", lacks=MHA,
-        empty_rows="nan", options={"need_weights": True}),
+        means={"empty": "NaN"}, options={"need_weights": True}),
     "torch-flex": Adapter(torch_flex, "torch.nn.attention.flex_attention:flex_attention", arrays="torch",
         package="torch", lacks=RANK_4),
 }  # fmt: skip

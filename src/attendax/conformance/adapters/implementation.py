@@ -8,6 +8,7 @@ from typing import Any
 
 from ..cases import kinds, square
 from ..cases.invariance import TO_THE_END
+from ..conventions.table import DECLARED, TABLE, in_full, is_value, known_values
 from ..frameworks import corrected
 
 OPTIONS = (
@@ -22,7 +23,6 @@ TRAITS = (  # what no keyword shows
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
 ANY, PACKED = square.Restrictions(), "(BT)ND"  # a layout: sequences behind each other
-CAUSAL, EMPTY_ROWS = ("start", "end", "decode"), ("zero", "mean", "nan")
 RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
 
@@ -35,8 +35,8 @@ class Implementation:
         name: name in the report.
         arrays: "jax", "torch" or "numpy".
         backward: gradients of a NumPy function: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)``.
-        causal: alignment of ``is_causal``: "start" (L4), "end", or "decode" (the start, but a single query sees all).
-        empty_rows: result of a query without any key: "zero" (L5), "mean" of the values, or "nan".
+        means: conventions by which it is judged, where they are not the law's: the value of an axis of
+            ``conventions.table`` by the name of the axis, as in ``--expect``: {"causal": "end", "empty": "NaN"}.
         lacks: names of ``TRAITS`` and ``OPTIONS`` that it does not offer, each with the reason.
         source: Python that defines ``attend`` in a reproduction.
         eager: whether JAX must not compile it.
@@ -49,15 +49,13 @@ class Implementation:
         foreign: whether it is not a Python function: then it has results and gradients, and nothing of its caller.
         recorded: whether its results are in a folder: then only the cases there are tested.
         guessed: other frameworks whose arrays it may take, if the framework was guessed.
-        means: other conventions by which it is judged, from the tables of ``conventions``.
     """
 
     attend: Callable[..., Any]
     name: str
     arrays: str = "jax"
     backward: Callable[..., Any] | None = None
-    causal: str = "start"
-    empty_rows: str = "zero"
+    means: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     source: str = ""
     eager: bool = False
@@ -70,7 +68,6 @@ class Implementation:
     foreign: bool = False
     recorded: bool = False
     guessed: tuple[str, ...] = ()
-    means: tuple[tuple[str, str], ...] = ()
 
     __hash__ = object.__hash__  # of itself: what it holds may have none
 
@@ -82,8 +79,11 @@ class Implementation:
 
     def __post_init__(self) -> None:
         """Refuse settings that are none; a function carries its backward."""
-        for name, known in (("causal", CAUSAL), ("empty_rows", EMPTY_ROWS)):
-            kinds.checked(name, getattr(self, name), known)
+        object.__setattr__(self, "means", in_full(self.means))
+        kinds.checked("means", self.means, tuple(TABLE))
+        for axis, value in self.means.items():
+            if not is_value(axis, value):
+                kinds.checked(axis, value, known_values(axis))
         kinds.checked("lacks", sorted(self.lacks), PROTOCOL_TRAITS)
         if self.backward is not None and getattr(self.attend, "backward", None) is not self.backward:
             attend: Any = functools.partial(self.attend)
@@ -101,7 +101,7 @@ class Implementation:
         for trait in traits:
             if trait in self.lacks:
                 return trait, self.lacks[trait]
-            if trait == TO_THE_END and self.causal != "end":
+            if trait == TO_THE_END and self.means.get("causal") != DECLARED["end"]:
                 return trait, "is_causal begins at the first key"
             if trait in OPTIONS and accepted is not None and trait not in accepted:
                 others = unknown(self.attend)

@@ -12,7 +12,7 @@ from ..adapters.implementation import PROTOCOL_TRAITS
 from ..against.forms import BY_LAW, Form, Option
 from ..against.options import LAYOUTS, OPTIONS, REACH, SIDES, WIDE, first_kind
 from ..against.remote import PERHAPS, Function
-from ..conventions.table import DECLARED, TABLE, UNSEARCHED
+from ..conventions.table import TABLE, in_full, is_value, known_values
 from .contract import Contract
 
 CALL_KEYS = (
@@ -20,13 +20,8 @@ CALL_KEYS = (
     "key_layouts",
     "queries_at_most_keys", "equal_lengths_with", "whole_axes_of", "lacks",
 )  # fmt: skip
-FORMULAS = {"causal": "j", "fill": "less "}  # how others than those of the table begin, as describe writes them
 LACKS = "lacks"  # traits that are not offered: no call finds them out
-VALUES: dict[str, tuple[str, ...]] = {  # of an axis that may have these alone
-    **{axis: (*values, *UNSEARCHED.get(axis, ())) for axis, values in TABLE.items()
-       if axis not in ("scale", "given_scale", "bias", "cap", *FORMULAS)},
-    "reach": tuple(REACH), "side": tuple(SIDES),
-}  # fmt: skip
+OF_WINDOWS = {"reach": tuple(REACH), "side": tuple(SIDES)}  # axes that may have these values
 OF_CALL = {"arrays": ("jax", "numpy", "torch"), "layout": LAYOUTS}
 PINNED_AXES = (*TABLE, "always", "large", "empty_lse", "mask_word", "reach", "side")
 PINNED_OPTIONS = {*OPTIONS, "query_segment_ids", "key_segment_ids"} - {"segments"}
@@ -55,8 +50,7 @@ def read(file: str) -> dict[str, dict[str, Any]]:
 
 def expected(means: Mapping[str, str]) -> dict[str, str]:
     """The values of ``--expect``, by axis; a name of ``check`` stands for its value. Raises Refusal if one is none."""
-    found = {axis: DECLARED.get(x, x) if axis in ("causal", "empty") else x for axis, x in means.items()}
-    for axis, value in found.items():
+    for axis, value in (found := in_full(means)).items():
         _check("--expect", "", "means", axis, value)
     return found
 
@@ -72,10 +66,10 @@ def _check(where: str, text: str, title: str, key: str, value: Any) -> None:
         _allow(where, text, key, str(value).partition(":")[0], sorted(PINNED_OPTIONS), "an option")
     elif title == "means":
         _allow(where, text, key, key, PINNED_AXES, "an axis")
-        if key in VALUES:
-            _allow(where, text, key, value, VALUES[key], f"a value of {key}")
-        elif key in FORMULAS and not str(value).startswith(FORMULAS[key]):
-            _allow(where, text, key, value, tuple(TABLE[key]), f"a value of {key}")
+        if key in OF_WINDOWS:
+            _allow(where, text, key, value, OF_WINDOWS[key], f"a value of {key}")
+        elif key in TABLE and not is_value(key, str(value)):
+            _allow(where, text, key, value, known_values(key), f"a value of {key}")
 
 
 def _allow(where: str, text: str, key: str, value: Any, allowed: Any, what: str) -> None:

@@ -17,7 +17,7 @@ from ..cases import Case
 from ..cases.case import SIZES
 from ..cases.kinds import RESULTS, directed
 from ..cases.square import SQUARE
-from ..conventions.table import ASKS, DECLARED, DEFECT, OF_GROUPS, OVERFLOWS, TABLE, UNUSUAL
+from ..conventions.table import ASKS, DEFECT, OF_GROUPS, OVERFLOWS, TABLE, UNUSUAL
 from ..conventions.values import Conventions
 from ..report import Report
 from ..report.outcomes import Cause, Harm
@@ -29,7 +29,6 @@ from .contract import AS_THE_LAWS, Contract, Meaning
 from .describing import Describer
 
 RATE = "dropout_rate"  # of dropout, by the kit's protocol
-TOLD = {"causal": "causal", "empty": "empty_rows"}  # axes: settings of an implementation
 UNREAD_WORDS = "{} is not understood: {}; --ignore {} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
 NUMBER_HARMS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
@@ -59,7 +58,7 @@ class Settled(NamedTuple):
         given = found.settings() if found else {}
         if not (found and found.contract):
             means = {axis: x for axis, x in self.expected.items() if axis in TABLE}
-            given |= _declared(Conventions().but(**means)) if means else {}
+            given |= {"means": dict(Conventions().but(**means).off)} if means else {}
             given |= {"arrays": self.arrays} if self.arrays else {}
         return given | ({"lacks": given.get("lacks", {}) | self.lacks} if self.lacks else {})
 
@@ -89,7 +88,7 @@ class Understood(NamedTuple):
         if self.contract is None:
             return given
         form = self.contract.form
-        given |= _declared(self.contract.judged_by())
+        given |= {"means": dict(self.contract.judged_by().off)}
         if text := self.contract.adapter():
             lacks = fitting.lacks(form, self.contract.alike)
             given |= {"fit": text, "layout": form.layout, "lacks": lacks, "arrays": form.arrays}
@@ -205,15 +204,6 @@ def _unlike(contract: Contract, settled: Settled) -> Iterator[str]:
             yield f"{axis} is {mine!r}, and {value!r} is expected"
     if settled.file:
         yield from pinning.differences(contract, settled.pinned, settled.file)
-
-
-def _declared(means: Conventions) -> dict[str, Any]:
-    """Conventions as settings of ``implement``."""
-    given, declared = dict[str, Any](), {value: name for name, value in DECLARED.items()}
-    for axis, setting in TOLD.items():
-        if name := declared.get(means.value(axis)):
-            given[setting], means = name, means.but(**{axis: DECLARED["start" if axis == "causal" else "zero"]})
-    return given | {"means": means.off}
 
 
 def is_described(fn: Any) -> bool:

@@ -7,6 +7,7 @@ queries counted from 0, ``n`` the query heads; the sizes have their letters; ``l
 
 import itertools
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
@@ -479,11 +480,33 @@ UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from othe
             "a finite number where causal hides, as in GPT-NeoX, and a mask of -inf"),
     },
 }  # fmt: skip
-DECLARED = {  # what an adapter or a flag declares, as a value of the axes causal and empty
+DECLARED = {  # short names of values of the axes causal and empty
     "start": "aligned to the start", "end": "aligned to the end",
     "decode": "aligned to the start, and a single query sees all", "zero": "0", "mean": "the mean of the values",
     "nan": "NaN",
 }  # fmt: skip
+
+
+def in_full(means: Mapping[str, str]) -> dict[str, str]:
+    """Values by axis; a short name of a value stands for it."""
+    return {axis: DECLARED.get(x, x) if axis in ("causal", "empty") else x for axis, x in means.items()}
+
+
+FORMULAS = {"causal": "j", "fill": "less "}  # how values begin that no table has, as describe writes them
+NUMBER_AXES = ("scale", "given_scale", "bias", "cap")  # whose value may be any number
+
+
+def known_values(axis: str) -> tuple[str, ...]:
+    """The values of an axis that have names."""
+    return (*TABLE[axis], *UNSEARCHED.get(axis, ()))
+
+
+def is_value(axis: str, value: str) -> bool:
+    """Tell whether this may be a value of an axis."""
+    is_formula = axis in FORMULAS and value.startswith(FORMULAS[axis])
+    return axis in NUMBER_AXES or is_formula or value in known_values(axis)
+
+
 BACKWARD_AXES = ("delta", "of_scores", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
 ASKS = {  # the options without which an axis makes no difference, any of them
     "causal": ("is_causal",), "offset": ("offset",), "window": ("window",), "key_lengths": ("key_lengths",),

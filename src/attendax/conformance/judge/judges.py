@@ -197,7 +197,7 @@ def same_bits(trial: Trial) -> Finding:
     Where only robustness is asked, or where no two calls are the same to the bit, the same numbers up to rounding.
     """
     other = trial.changed() if trial.case.changed else trial.inputs
-    nan_rows = trial.implementation.empty_rows == "nan"
+    nan_rows = trial.declared.value("empty") == DECLARED["nan"]
     one, two = trial.run(), trial.run(other)
     found = unchanged(one, two, trial.case.where, nan_rows=nan_rows)
     exact = trial.how.strict and "determinism" not in trial.implementation.lacks

@@ -10,7 +10,7 @@ from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
 from ..conventions import right
 from ..conventions.formula import by_rules, is_given
-from ..conventions.table import ASKS, DECLARED, IN_PLACE, SEES_LATER
+from ..conventions.table import ASKS, IN_PLACE, SEES_LATER
 from ..conventions.values import LAW, MEASURED, Conventions, law
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
@@ -88,9 +88,7 @@ class Trial:
     @property
     def declared(self) -> Conventions:
         """The conventions by which the function is declared to compute the call."""
-        made = self.implementation
-        named = {"causal": DECLARED[made.causal], "empty": DECLARED[made.empty_rows]}
-        conventions = Conventions(made.means).but(**{axis: x for axis, x in named.items() if x != law(axis)})
+        conventions = Conventions().but(**self.implementation.means)
         return conventions if self.inputs.options.get("offset") is None else conventions.but(causal=law("causal"))
 
     def expressed(self, inputs: Inputs) -> Conventions:

@@ -21,7 +21,7 @@ from . import foreign
 from .calling import Subject, Worker, call, subject_of
 from .errors import MAX_CHARS, Died, Failed, NoNumbers, Unusable, first_line
 
-DECLARED_SETTINGS = ("causal", "empty_rows", "lacks", "means")  # of the user; another process has no need of them
+DECLARED_SETTINGS = ("lacks", "means")  # of the user; another process has no need of them
 OTHER_ARRAYS = "gives arrays of another kind"
 LONGER_TIMEOUT = ": --timeout SECONDS, or timeout=, gives it longer"
 NAMED = {"fn": "the function"}
@@ -267,8 +267,8 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
 
 def told(made: Implementation) -> dict[str, Any]:
     """All that a process tells of a candidate."""
-    found = {k: x for k, x in vars(made).items() if k not in ("attend", "form", "means")}
-    found |= {"source": made.source[:MAX_CHARS], "lacks": dict(made.lacks), "backward": True if made.backward else None}
+    found = {k: x for k, x in vars(made).items() if k not in ("attend", "form")} | {"source": made.source[:MAX_CHARS]}
+    found |= {"lacks": dict(made.lacks), "means": dict(made.means), "backward": True if made.backward else None}
     return found | {"accepted": keywords(made.attend), "others": unknown(made.attend)}
 
 
