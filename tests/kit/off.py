@@ -173,7 +173,7 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
                 'lacks = ["is_causal"] in a contract file'),
     "float32": (narrow, ["float64"], "float64 is computed in float32", ""),
     "late bias": (late_bias, ["bias (B", "bias (T"], "the bias is added after the softmax", ""),
-    "sum of lse": (of_the_sum, ["lse", "merge"], "lse is of the sum alone: the row's largest score is not added", ""),
+    "sum of lse": (of_the_sum, ["lse"], "lse is of the sum alone: the row's largest score is not added", ""),
     "causal turned": (wrong(mask=turned, is_causal=lambda g, a: False), ["causal", "causal, one query"],
                       "causal is reversed: a query sees its own key and those after it (j >= i)", ""),
     "scale of queries": (wrong(scale=of_size(-0.5, axis=-2)), ["plain", "one query"],

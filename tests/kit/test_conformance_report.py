@@ -46,7 +46,7 @@ def awkward():
         outcome("causal", Verdict.NAN, "out is NaN at 3 of 5", **place, expected=0.25, got=math.nan),
         outcome("mask (T, S)", Verdict.CONVENTION, "a query without any key gets NaN"),
         outcome("lse", Verdict.NOT_OFFERED, "no argument return_lse"),
-        outcome("merge", Verdict.NOT_OFFERED, "no argument return_lse"),
+        outcome("lse, scale", Verdict.NOT_OFFERED, "no argument return_lse"),
         outcome("repeated", Verdict.LEAK, "2 of 5 numbers of out change", **place, expected=0.0, got=1.0),
         outcome("refused: key width", Verdict.SILENT, "accepted; gives out (2, 3)"),
         outcome("gradient: plain", Verdict.OBSCURE, "KeyError: 'x'"),
@@ -127,7 +127,7 @@ class TestMarkdown:
         ):
             assert part in text
         assert text.count("````python\n") == len(awkward.failures) == 5
-        assert "| no argument return\\_lse | L9 lse; L9 merge |" in text
+        assert "| no argument return\\_lse | L9 lse; L9 lse, scale |" in text
         assert "at 3 of 5" in text
         assert "\x1b" not in text
 

@@ -29,7 +29,7 @@ from attendax.conformance.report.outcomes import Harm, Outcome
 from planted import SOURCE, Mistake, planted
 
 check = functools.partial(stated.check, seed=0, budget=0, in_process=True)
-KEPT = ("value", "held", "merged")  # judges of numbers
+KEPT = ("value", "held")  # judges of numbers
 SMALL = [
     case for case in CASES
     if case.judge in KEPT and "NaN" not in case.name and "inf" not in case.lines and case.leading != "AB"

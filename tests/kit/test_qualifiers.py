@@ -19,7 +19,7 @@ from attendax.conformance.judge.verdicts import Finding
 from attendax.conformance.report.outcomes import Cause, Harm, Outcome
 from attendax.conformance.report.summary import _told, summary
 from attendax.conformance.run.run import judge
-from off import TILED, of_the_sum, tiled, tiled_backward, unscaled, unscaled_backward
+from off import TILED, tiled, tiled_backward, unscaled, unscaled_backward
 from stated import check
 
 judged = functools.partial(check, seed=0, budget=0, in_process=True)
@@ -88,16 +88,6 @@ class TestEarned:
             with by_running.patience(60.0):
                 cause = Cause(TILED, Harm.GRADIENTS, (case.name,), tried=1)
                 assert qualifiers.qualified(cause, Faults(made, HOW, [outcome], [outcome])).name == words + TILED
-
-    @pytest.mark.smoke
-    def test_an_lse_is_said_of_parts_that_are_joined_if_each_part_is_right_without_it(self):
-        def wrong_in_short_parts(query, key, value, **options):
-            out = right_attention.attend(query, key, value, **options)
-            return (odd(out[0]), out[1]) if isinstance(out, tuple) else odd(out) if key.shape[-2] == 3 else out
-
-        for case in (named("merge"), named("merge with a mask")):
-            assert said_of(of_the_sum, case) == "the result is wrong with return_lse"
-        assert said_of(wrong_in_short_parts, named("merge")) == "the result is wrong"
 
     def test_a_case_that_passes_near_its_tolerance_blames_no_option(self, monkeypatch):
         """A call in float16 is off by 1.2 of what is allowed, and without the mask by 0.9: the mask is not to blame."""

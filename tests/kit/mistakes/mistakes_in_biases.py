@@ -69,9 +69,9 @@ LSES = [
     ),
     Mistake("lse, grouped heads", "return (out, lse) if", "return (out, lse[:, :: query.shape[1] // key.shape[1]]) if"),
     # the statistics have a row for each key instead of each query
-    Mistake("merge", RESULT, RESULT + "\n    lse[..., key.shape[-2] :] = -np.inf"),
+    Mistake("lse, scale", RESULT, RESULT + "\n    lse[..., key.shape[-2] :] = -np.inf"),
     # a full mask has a path of its own, which skips a query without keys
-    Mistake("merge with a mask", RESULT,
+    Mistake("empty row, lse", RESULT,
         RESULT + "\n    if mask is not None and mask.ndim > 2:\n        lse = np.where(allowed.any(axis=-1), lse, 0)"),
 ]  # fmt: skip
 MISTAKES = [*BIASES, *LSES]

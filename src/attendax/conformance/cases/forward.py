@@ -26,7 +26,6 @@ LEAST = bias("np.full((1, 1, T, S), np.finfo(dtype).min, dtype)")
 PADDING = bias("np.zeros((1, 1, 1, S), dtype); bias[..., :2] = np.finfo(dtype).min")
 GEMMA = Given("query = 14 * query", "softcap=30.0")
 OF_300 = Given("query, key = np.full_like(query, 300), np.full_like(key, 300); key[:, :, 3] = 301")
-IN_TWO = LSE & random_mask("(B, N, T, S)", 5) & Given("mask[..., 1, :4] = False; cut = 4")
 BOTH, NEVER_WINS = "both count", "a forbidden key never wins, however low the others are"
 
 
@@ -159,7 +158,7 @@ MASKS = [
         T=11, S=4),
     case("L5", "empty row by a segment", "a segment without keys", NO_KEYS),
     case("L5", "empty row by a bias of -inf", "forbids like a mask", FORBIDDEN),
-    case("L5", "empty row, lse", "lse is -inf", mask("np.ones((T, S), bool); mask[2] = False") & LSE),
+    case("L5", "empty row, lse", "lse is -inf", mask("np.ones((B, N, T, S), bool); mask[:, :, 2] = False") & LSE),
     case("L5", "empty row, causal and a mask", "the past is masked",
         mask("np.ones((T, S), bool); mask[:, :2] = False") & CAUSAL),
 ]  # fmt: skip
@@ -175,12 +174,10 @@ BIASES = [
     case("L5", "bias of -inf", "forbids like a mask", SOME_FORBIDDEN),
     case("L2", "bias and scale", "the scale is not applied to the bias", BIAS & words("scale=0.1")),
     case("L9", "lse", "natural log-sum-exp of the scaled scores", LSE),
-    case("L9", "lse, scale", "of the scores as softmaxed", LSE & words("scale=2.0")),
+    case("L9", "lse, scale", "of the scores as softmaxed; T = 11, S = 3", LSE & words("scale=2.0"), T=11, S=3),
     case("L9", "lse, masked", "over the allowed keys", LSE & FULL_MASK),
     case("L9", "lse, softcap and bias", "after the cap, with the bias", LSE & words("softcap=1.0") & BIAS),
     case("L9", "lse, causal", "over the past", LSE & CAUSAL),
     case("L9", "lse, grouped heads", "one for each query head", LSE, N=6),
-    case("L9", "merge", "two parts of the keys, joined by their lse", LSE & Given("cut = 3"), judge="merged"),
-    case("L9", "merge with a mask", "some rows are empty in one part", IN_TWO, judge="merged", least="robust"),
 ]
 CASES = [*NUMBERS, *MASKS, *BIASES]

@@ -37,12 +37,11 @@ class Restrictions(NamedTuple):
         sizes = SIZES | case.sizes
         T, S, widths = sizes["T"], sizes["S"], {sizes["D"], sizes["V"]}
         lengths = {T, S, *[T // 2] * ("T // 2" in case.changed), *[1] * ("-1 :" in case.changed)}  # of its calls
-        parts = case.judge == "merged"  # whose calls have a part of the keys
         holds = {
-            SQUARE: self.square and (T != S or parts),
-            **{WITH.format(x): x in case.options and (T != S or parts) for x in self.alike},
+            SQUARE: self.square and T != S,
+            **{WITH.format(x): x in case.options and T != S for x in self.alike},
             CAUSAL: self.causal and "is_causal=True" not in case.call,
-            BLOCK: any(n % self.block for n in lengths) or (parts and self.block > 1),
+            BLOCK: any(n % self.block for n in lengths),
             self.of_width(): bool(self.widths) and not widths <= set(self.widths),
             TIME: bool(self.most) and case.pairs > self.most,
         }
@@ -107,7 +106,7 @@ def _causal(case: Case) -> Case | None:
     """The case with ``is_causal``: no row of a mask becomes empty by it that was not."""
     if "is_causal=" in case.call:
         return case
-    if "segment" in case.call or case.judge in ("merged", "refused"):
+    if "segment" in case.call or case.judge == "refused":
         return None
     seen = "\nmask = np.array(mask); mask[..., 0] = True" if "mask=" in case.call and case.law != "L5" else ""
     call = ", ".join(filter(None, (case.call, "is_causal=True")))

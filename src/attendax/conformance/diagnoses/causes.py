@@ -27,7 +27,7 @@ VAGUE = r"(the result|the gradient of \w+|lse) is "
 HARM_ORDER = list(Harm)
 PLAIN_CASES = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
 WRONG = tuple(PLAIN_CASES)
-NUMBER_JUDGES = ("value", "after_others", "but_for_empty_rows", "held", "merged")  # judges
+NUMBER_JUDGES = ("value", "after_others", "but_for_empty_rows", "held")  # judges of what one call gives
 
 
 class Faults:

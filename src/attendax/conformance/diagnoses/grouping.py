@@ -16,7 +16,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, AN_ARRAY, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import NO_REASON, Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, unexplained
-from .causes import VAGUE, WRONG, Faults, apart, folded, has_numbers, joined, rank
+from .causes import NUMBER_JUDGES, VAGUE, WRONG, Faults, apart, folded, has_numbers, joined, rank
 from .explaining import REFUTING_PAIRS, Reason, plainness, question_of, reasons, speaks
 from .hypothesis import SLOW_PAIRS, Hypothesis, pairs_of
 from .qualifiers import qualified
@@ -28,7 +28,6 @@ MORE_SECONDS = 4  # times the seconds of a run, if they were too few
 # A first look: pairs of a case at most, cases, and cases that are called again.
 LOOK_PAIRS, LOOK_CASES, LOOK_CALLS = 2**12, 8, 3
 LOOKS = (*by_running.RERUNS, (OVERFLOWS, by_probing.overflows, "exp(s - max(s))"))
-ONE_CALL_JUDGES = ("value", "after_others", "but_for_empty_rows", "held")  # judges of what one call gives
 SMALL_PAIRS = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
 
@@ -62,7 +61,7 @@ def _computed(trial: Trial) -> list[Trial]:
     if case.judge == "dropped":
         case = dict(by_running.without_each(case)).get("dropout_rate", case)._replace(judge="value")
     cases = [case] if case.direction == FORWARD else [case, case._replace(direction=FORWARD, where={})]
-    return [Trial(trial.implementation, x, trial.how) for x in cases] if case.judge in ONE_CALL_JUDGES else []
+    return [Trial(trial.implementation, x, trial.how) for x in cases] if case.judge in NUMBER_JUDGES else []
 
 
 def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> list[Reason]:
@@ -185,7 +184,7 @@ def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial],
 
 def _is_judged_otherwise(outcome: Outcome, faults: Faults) -> bool:
     """Tell whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
-    if outcome.case.judge not in ("merged", "dropped") or by_running.is_late():
+    if outcome.case.judge != "dropped" or by_running.is_late():
         return outcome.is_unsteady and outcome.case.judge == "value"
     again = find(faults.implementation, outcome.case, faults.seeded(outcome))[0]
     if again.verdict in (Verdict.TIMEOUT, Verdict.CRASH):

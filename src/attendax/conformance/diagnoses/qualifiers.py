@@ -49,7 +49,7 @@ def qualified(cause: Cause, faults: Faults) -> Cause:
         return passes(without, plainest, faults)
 
     name, vague = cause.name, bool(re.match(VAGUE, cause.name))
-    options = [option for option, without in _without_options(cause, mine, plainest) if all(map(is_earned, without))]
+    options = [option for option, without in _without_options(cause, mine, plainest) if is_earned(without)]
     for trait, (one, other) in SIZE_TRAITS.items() if vague and not cause.tried else ():
         sizes = [SIZES | o.case.sizes for o in mine]
         apart = plainest.case.judge == "value" and all(x[one] != x[other] for x in sizes)
@@ -103,25 +103,14 @@ def _way(
     return words * any(o.case.options == asked and o.case.dtype == plainest.case.dtype for o in passed)
 
 
-def _without_options(cause: Cause, mine: Sequence[Outcome], plainest: Outcome) -> Iterator[tuple[str, list[Case]]]:
-    """Each option that all calls of a cause without a reason have, and the calls of the plainest without it."""
-    silent = NEVER_SAID - ({"return_lse"} if plainest.case.judge == "merged" else set())
-    shared = set.intersection(*(o.case.options for o in mine)) - silent
-    if cause.tried or re.search(NO_OPTIONS, cause.name) or plainest.case.judge not in ("value", "merged"):
+def _without_options(cause: Cause, mine: Sequence[Outcome], plainest: Outcome) -> Iterator[tuple[str, Case]]:
+    """Each option that all calls of a cause without a reason have, and the plainest call without it."""
+    shared = set.intersection(*(o.case.options for o in mine)) - NEVER_SAID
+    if cause.tried or re.search(NO_OPTIONS, cause.name) or plainest.case.judge != "value":
         return
     for option, case in by_running.without_each(plainest.case):
         if option in shared and f"gradient of {option}" not in cause.name:
-            yield option, _parts(case) if option == "return_lse" else [case]
-
-
-def _parts(case: Case) -> list[Case]:
-    """The two calls whose results a case joins, each as a case of its own."""
-    found = []
-    for part in (":cut", "cut:"):
-        line = f"key, value = key[..., {part}, :], value[..., {part}, :]"
-        line += f"; mask = mask[..., {part}]" * ("mask" in case.options)
-        found.append(case._replace(judge="value", lines=f"{case.lines}\n{line}"))
-    return found
+            yield option, case
 
 
 def passes_without(trait: str, wrong: Outcome, faults: Faults) -> bool | None:

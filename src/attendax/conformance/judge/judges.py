@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -69,16 +68,12 @@ def but_for_empty_rows(trial: Trial) -> Finding:
     return at(Verdict.WRONG, said, "out", rows & (out != 0), wanted["out"], out)
 
 
-def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
-    """Compare results with the right ones; where they are off by little more than is allowed, ask better how much is.
-
-    ``times`` as much is allowed.
-    """
+def compared(trial: Trial, got: Leaves, wanted: Leaves) -> Finding:
+    """Compare results with the right ones; where they are off by little more than is allowed, ask better."""
     finding, least = Finding(Verdict.OK), HOPELESS.get(trial.dtype, HOPELESS_IN_WIDE)
     far = FAR_OFF if trial.case.level == FORWARD and parts.pairs(trial.inputs) > FAR_OFF_PAIRS else np.inf
     for effort in range(0 if trial.how.strict else -1, MOST_EFFORT + 1):
-        allowed = trial.tolerances(wanted, effort=effort)
-        finding = compare(got, wanted, {leaf: t._replace(allowed=times * t.allowed) for leaf, t in allowed.items()})
+        finding = compare(got, wanted, trial.tolerances(wanted, effort=effort))
         if finding.verdict is not Verdict.WRONG or finding.error is None:  # no rounding
             break
         if finding.error > far or (effort >= 0 and finding.error > max(10 * (finding.allowed or 0), least)):
@@ -292,28 +287,6 @@ def _clear(failed: Failed, trial: Trial) -> Finding:
     return Finding(Verdict.OK if named and not failed.names_nothing else Verdict.OBSCURE, failed.said)
 
 
-def merged(trial: Trial) -> Finding:
-    """Attention over two parts of the keys, joined by their lse, is attention over all of them (L9)."""
-    cut, inputs = trial.inputs.extra["cut"], trial.inputs
-    halves = []
-    for part in (slice(None, cut), slice(cut, None)):
-        arrays = {k: x if k == "query" else x[..., part, :] for k, x in inputs.arrays.items()}
-        mask = {k: x[..., part] for k, x in inputs.options.items() if k == "mask"}
-        halves.append(trial.run(Inputs(arrays, inputs.options | mask, inputs.extra)))
-    space: dict[str, Any] = {"np": np, "halves": halves}
-    with np.errstate(all="ignore"):
-        exec(MERGED, space)
-    trial.got = space["got"]
-    return compared(trial, trial.got, trial.expected(), times=2)  # two calls
-
-
-MERGED = """\
-outs, lses = ([half[k].astype('float64') for half in halves] for k in ('out', 'lse'))
-largest = np.maximum(np.maximum(*lses), np.finfo('float64').min)
-powers = [np.exp(lse - largest)[..., None] for lse in lses]
-total = powers[0] + powers[1]
-out = (powers[0] * outs[0] + powers[1] * outs[1]) / np.where(total == 0, 1, total)
-got = dict(out=out, lse=largest + np.log(total[..., 0]))"""  # which a reproduction prints
 OF_ONE_CALL = value, after_others, but_for_empty_rows, unwritten, held, refused, dropped_all
-OF_SEVERAL = same_bits, same_rows, close, merged, dropped, dropped_none
+OF_SEVERAL = same_bits, same_rows, close, dropped, dropped_none
 JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in (*OF_ONE_CALL, *OF_SEVERAL)}

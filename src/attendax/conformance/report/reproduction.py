@@ -7,10 +7,9 @@ from ..cases.case import FORWARD, Case
 from ..cases.how import How
 from ..frameworks import framework, needs
 from ..frameworks.text import printed, text_of
-from ..judge.judges import MERGED
 from ..judge.verdicts import CHANGES, WROTE, Finding, Verdict
 
-OF_TWO = ("same_bits", "same_rows", "close", "merged")  # hold results against each other
+OF_TWO = ("same_bits", "same_rows", "close")  # hold results against each other
 NUMBERS_FIRST = ("dropped", "dropped_none")
 CLOSING_OVER = """
 kinds = {}
@@ -24,14 +23,6 @@ given = arrays | {k: x for k, x in options.items() if hasattr(x, 'shape')}
 before = {name: x.copy() for name, x in given.items()}
 CALL
 assert all((before[name] == given[name]).all() for name in before)""",
-    "merged": f"""\
-whole, given = arrays, options
-halves = []
-for part in (slice(None, cut), slice(cut, None)):
-    arrays = {{k: x if k == 'query' else x[..., part, :] for k, x in whole.items()}}
-    options = {{k: x[..., part] if k == 'mask' else x for k, x in given.items()}}
-    halves.append(CALL)
-{MERGED}""",
     "dropped": """\
 got = CALL
 # with one-hot values the result is the weights after dropout
@@ -102,8 +93,7 @@ def _lines(call: str, then: str, collected: str, case: Case, finding: Finding) -
     if judge == "refused":
         return [f"{call}  # raises {said}"]
     if judge in SCRIPTS:
-        script = SCRIPTS[judge].replace("CALL", call).replace("MESSAGE", repr(said))
-        return [script, *(_assertion(finding) if judge == "merged" else [])]
+        return [SCRIPTS[judge].replace("CALL", call).replace("MESSAGE", repr(said))]
     if judge in OF_TWO:
         return _two_calls(call, then if judge == "same_rows" else "", collected, case, finding)
     if judge == "after_others":
