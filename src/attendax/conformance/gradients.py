@@ -12,9 +12,9 @@ from .differences import ORDER, STEP, WEIGHTS, difference, differences, weighed
 LOWER = 6  # the order beside which the other is held
 ROUNDINGS = 8  # so many are granted to each number of a result; 65 functions of attendax.spec need 0.2 at most
 BEND = 1e-6  # share of the movement by which two orders may differ before the function counts as not smooth
-ONE_SIDED = {4: (4.0, -3.0, 4 / 3, -1 / 4), 3: (3.0, -3 / 2, 1 / 3)}  # of f(k h) - f(0), by the order of their error
-CLEAR = 16  # times the error of the two slopes they have to differ by; at a jump it is 8, at the root of |x| 14
-NEAR_PLACES = 16  # places whose slopes are right where several kinks meet
+# Weights of f(k h) + f(-k h) - 2 f(0): their sum is 2 h for |x|, and 0 up to h to the power of 8 for a smooth function.
+# A sum of more than this share of the movement is a kink.
+KINK, KINK_SHARE = (14 / 5, -7 / 5, 2 / 5, -1 / 20), 1e-3
 
 
 def assert_gradients(
@@ -30,8 +30,7 @@ def assert_gradients(
     The slope is a central difference of eighth order. Its allowed error is its distance from that of sixth order, and
     ``ROUNDINGS`` roundings of each term of ``Σ c · fn``, over the step.
 
-    At a kink, such as that of a ReLU at exactly 0, every slope between those of the two sides is right. Numbers at a
-    kink are found and judged one by one.
+    At a kink, such as that of a ReLU at exactly 0, a function has no one slope: then the error says so.
 
     Args:
         fn: function of ``arrays`` that returns a floating array or a pytree of them, without NaN. The derivative of an
@@ -41,12 +40,12 @@ def assert_gradients(
             be an array. ``grad_output`` has the form of the result of ``fn``.
         seed: seed of the cotangent and the directions.
         directions: number of directions for each array.
-        step: h. For a function with kinks, choose a step so short that no other kink is within it, such as 1e-5.
+        step: h. For a function with kinks, choose a step so short that no kink is within it, such as 1e-5.
 
     Raises:
         AssertionError: a derivative is wrong (the message has the argument, the difference and the seed) or has
-            another shape than the argument. Or ``fn`` is not smooth enough for the step, returns NaN, or does not
-            change along any direction.
+            another shape than the argument. Or ``fn`` is not smooth within the step, returns NaN, or does not change
+            along any direction.
         TypeError: no array is floating, ``fn`` is not a JAX function and has no ``backward``, or an array is a torch
             tensor.
 
@@ -71,7 +70,9 @@ def assert_gradients(
         for _ in range(directions):
             for k, x in enumerate(problem.moving):
                 direction = _size(x) * np.asarray(rng.standard_normal(x.shape))
-                told, moves = _judged(problem, k, direction, step, found)
+                told, moves = _off(problem, k, direction, step, found)
+                if told and _has_kink(problem, k, direction, step):
+                    raise AssertionError(f"{problem.said} is not smooth here: {problem.names[k]} is at a kink; move it")
                 wrong, moved = wrong + told, moved or moves
     if wrong:
         head = f"{problem.said} disagrees with its finite differences (seed {seed}, step {step:g})"
@@ -122,138 +123,20 @@ class _Problem:
         return sum(float(np.sum(c * np.asarray(move))) for c, move in pairs)
 
 
-class _Corners:
-    """The kinks of ``Σ cotangent · fn(*moving)`` in the k-th array, by differences to either side."""
-
-    def __init__(self, fn: Callable[..., Any], moving: list[Any], k: int, cotangent: Any, step: float) -> None:
-        import jax
-
-        self.fn, self.moving, self.k, self.step = fn, moving, k, step
-        self.weights = [np.asarray(c, np.float64) for c in jax.tree.leaves(cotangent)]
-        self.value = self._at(np.zeros(np.shape(moving[k])))
-
-    def found(self, direction: np.ndarray) -> list[np.ndarray]:
-        """The numbers of x, by their flat places, that have a kink along a direction; several where only they do."""
-        waiting, places = [np.arange(direction.size)], list[np.ndarray]()
-        while waiting:
-            some = waiting.pop()
-            if not self._has_kink(self.only(direction, some)):
-                continue
-            halves = [half for half in np.array_split(some, 2) if len(some) > 1]
-            bent = [half for half in halves if self._has_kink(self.only(direction, half))]
-            waiting += bent
-            places += [] if bent else [some]
-        return sorted(places, key=lambda place: int(place[0]))
-
-    def only(self, direction: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """The direction of some numbers, the others at rest."""
-        kept = np.zeros(direction.size)
-        kept[place] = direction.ravel()[place]
-        return kept.reshape(direction.shape)
-
-    def between(self, direction: np.ndarray) -> tuple[float, float, float]:
-        """The lowest and the highest slope that is right along a direction, and the error of both."""
-        left, right, error = self._sides(direction)
-        low, high = sorted((float(left.sum()), float(right.sum())))
-        return low, high, float(error.sum())
-
-    def nearby(self, direction: np.ndarray) -> tuple[float, float, float]:
-        """The lowest and the highest slope where several kinks meet in x, as of a ReLU network at a token of zeros.
-
-        There places nearby have other slopes than the two sides, and each number of the result takes any of them for
-        itself. Where only one kink is, it is what ``between`` says.
-        """
-        left, right, error = self._sides(direction)
-        rng, slopes, short = np.random.default_rng(0), [left, right], self.step / 16  # a step crosses no kink nearby
-        for _ in range(NEAR_PLACES):
-            size = 8 * self.step * max(1.0, float(np.abs(direction).max()))
-            away = [x + size * rng.standard_normal(np.shape(x)) for x in self.moving]
-            up, down = self._at(short * direction, away), self._at(-short * direction, away)
-            slopes.append(difference(up, down) / (2 * short))
-        sums, margin = np.sum(slopes, axis=1), float(np.abs(right - left).sum()) / 10 + float(error.sum())
-        several = (np.minimum(np.abs(sums - sums[0]), np.abs(sums - sums[1])) > margin).any()
-        if not several:
-            return self.between(direction)
-        return float(np.min(slopes, axis=0).sum()), float(np.max(slopes, axis=0).sum()), float(error.sum())
-
-    def _has_kink(self, direction: np.ndarray) -> bool:
-        left, right, error = self._sides(direction)
-        return bool((np.abs(right - left) > CLEAR * error).any())
-
-    def _sides(self, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The slopes to the left and to the right of each weighed number of the result, and their error."""
-        size = np.where(np.isfinite(self.value), np.abs(self.value), 0)
-        slopes, error = [], ROUNDINGS * np.finfo(np.float64).eps * 4 * sum(map(abs, ONE_SIDED[4])) * size / self.step
-        for sign in (-1, 1):
-            moves = [sign * difference(self._at(sign * k * self.step * direction), self.value) for k in (1, 2, 3, 4)]
-            high, low = (sum(w * x for w, x in zip(ONE_SIDED[order], moves, strict=False)) for order in (4, 3))
-            slopes.append(np.asarray(high) / self.step)
-            error = error + np.abs(high - low) / self.step
-        return slopes[0], slopes[1], error
-
-    def _at(self, move: np.ndarray, moving: list[Any] | None = None) -> np.ndarray:
-        """Every number of the result there, weighed, in one row."""
-        import jax
-
-        given = list(self.moving if moving is None else moving)
-        given[self.k] = given[self.k] + move
-        results = jax.tree.leaves(self.fn(*given))
-        rows = [(c * np.asarray(y, np.float64)).ravel() for c, y in zip(self.weights, results, strict=True)]
-        return np.concatenate(rows)
-
-
 def _told(what: str, got: float, value: float, allowed: float) -> str:
     ratio = f", {got / value:.4g} times as large" if abs(value) > allowed else ""
     numbers = f"{got:.12g}, by differences {value:.12g}, allowed ± {allowed:.1e}"
     return f"{what}: {numbers}: off by {abs(got - value):.3g}{ratio}"
 
 
-def _judged(
-    problem: _Problem, k: int, direction: np.ndarray, step: float, found: dict[str, list[np.ndarray]]
-) -> tuple[list[str], bool]:
-    """Tell what is wrong along a direction of the k-th leaf that moves, and whether the function moves along it."""
-    bent = None
-    try:
-        told, moved = _off(problem, k, direction, step, found)
-        if not told:
-            return told, moved
-    except _NotSmooth as error:
-        told, moved, bent = [], True, error
-    corners = _Corners(problem.at, problem.moving, k, problem.cotangent, step)
-    places = corners.found(direction)
-    if not places and bent is not None:
-        raise bent
-    if not places:
-        return told, moved
-    rest = direction.copy()
-    rest.ravel()[np.concatenate(places)] = 0
-    told = _off(problem, k, rest, step, found)[0] if rest.any() else []
-    return told + [line for place in places for line in _off_at(corners, problem, place, direction, found)], True
-
-
 def _off(
     problem: _Problem, k: int, direction: np.ndarray, step: float, found: dict[str, list[np.ndarray]]
 ) -> tuple[list[str], bool]:
-    """Tell what is wrong where the function is smooth, and whether it moves."""
+    """Tell what is wrong along a direction of the k-th leaf that moves, and whether the function moves along it."""
     value, allowed = _slope(problem, k, direction, step)
     numbers = _numbers(problem, k, direction, found)
     off = {how: got for how, got in numbers.items() if not abs(got - value) <= allowed}  # NaN is off
     return [_told(f"{problem.names[k]} {how}", got, value, allowed) for how, got in off.items()], abs(value) > allowed
-
-
-def _off_at(
-    corners: _Corners, problem: _Problem, place: np.ndarray, direction: np.ndarray, found: dict[str, list[np.ndarray]]
-) -> list[str]:
-    """Tell what is wrong at a kink, of one number or of those that have it together."""
-    way = corners.only(direction, place)
-    off, low, high = _numbers(problem, corners.k, way, found), 0.0, 0.0
-    for bounds in (corners.between, corners.nearby):
-        if off:
-            low, high, allowed = bounds(way)
-            off = {how: got for how, got in off.items() if not low - allowed <= got <= high + allowed}
-    at = ", ".join(map(str, np.unravel_index(int(place[0]), direction.shape)))
-    range_of = f"at a kink: by differences anything from {low:.12g} to {high:.12g}"
-    return [f"{problem.names[corners.k]}[{at}] {how}: {got:.12g}, {range_of}" for how, got in off.items()]
 
 
 def _numbers(problem: _Problem, k: int, direction: np.ndarray, found: dict[str, list[np.ndarray]]) -> dict[str, float]:
@@ -262,8 +145,21 @@ def _numbers(problem: _Problem, k: int, direction: np.ndarray, found: dict[str, 
     return by_gradient | _pushed(problem, k, direction)
 
 
-class _NotSmooth(AssertionError):
-    """Two orders of differences do not agree."""
+def _has_kink(problem: _Problem, k: int, direction: np.ndarray, step: float) -> bool:
+    """Tell whether the slopes of any number of the result to the two sides of the point differ."""
+    import jax
+
+    here = [np.asarray(y, np.float64) for y in jax.tree.leaves(problem.result)]
+    bend, movement = [0.0 * np.abs(y) for y in here], [0.0 * np.abs(y) for y in here]
+    for number, weight in enumerate(KINK, start=1):
+        for h in (number * step, -number * step):
+            moved = problem.at(*problem.moving[:k], problem.moving[k] + h * direction, *problem.moving[k + 1 :])
+            moves = [difference(up, y) for up, y in zip(jax.tree.leaves(moved), here, strict=True)]
+            bend = [x + weight * move for x, move in zip(bend, moves, strict=True)]
+            movement = [x + np.abs(move) for x, move in zip(movement, moves, strict=True)]
+    rounding = ROUNDINGS * np.finfo(np.float64).eps * 2 * sum(map(abs, KINK))
+    rows = zip(bend, movement, here, strict=True)
+    return any((np.abs(x) > KINK_SHARE * moves + rounding * np.abs(y)).any() for x, moves, y in rows)
 
 
 def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> tuple[float, float]:
@@ -287,9 +183,10 @@ def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> tup
     value = sum(float(x.sum()) for x in high)
     bend = abs(value - sum(float(x.sum()) for x in low))
     if not bend <= rounding + BEND * movement:
-        raise _NotSmooth(
-            f"{problem.said}: along {problem.names[k]} the differences of order 8 and 6 are {bend:.1e} apart, of a "
-            f"movement of {movement:.1e}: a kink, a jump or too little precision within steps of {step:g}"
+        raise AssertionError(
+            f"{problem.said} is not smooth here: along {problem.names[k]} the differences of order 8 and 6 are "
+            f"{bend:.1e} apart, of a movement of {movement:.1e}: a kink, a jump or too little precision within steps "
+            f"of {step:g}; move the point, or shorten the step"
         )
     return value, bend + rounding
 
