@@ -23,6 +23,7 @@ IMPLEMENTATIONS = {
 FOUR = ("spec", "ops", "tiles", "native")
 WITHOUT = {  # where a law says nothing about an implementation, and why
     ("L12", "spec"): "NumPy has no transformations; L13 covers its gradients",
+    ("L14", "kit"): "functions may refuse other calls than attendax",
     ("L16", "spec"): "NumPy is never chosen",
     ("L16", "ops"): "a dense function builds all scores",
     ("L16", "kit"): "the kit does not measure memory",

@@ -126,7 +126,7 @@ class TestRun:
             return outcome if right else outcome._replace(finding=Finding(Verdict.WRONG, "made up"))
 
         monkeypatch.setattr(gpu_steps, "judge", found_wrong)
-        settings = gpu.TINY._replace(kit_s=400.0, speed_s=400.0, limit_s=1000.0, only=("refused: key width",))
+        settings = gpu.TINY._replace(kit_s=400.0, speed_s=400.0, limit_s=1000.0, only=("width 13",))
 
         def go(**changed):
             status = gpu.main(str(tmp_path), settings._replace(**changed))
@@ -150,7 +150,7 @@ class TestRun:
         for line in ("tired: unable: it is tired", "absent: unable: no_such_package is not installed"):
             assert f"- causal, {line}\n" in written
         assert "the cores of the CPU: ZeroDivisionError: division by zero" in written
-        assert "- unheard-of: L14, refused: key width: " in written
+        assert "- unheard-of: L11, width 13: " in written
         assert [(k["backend"], k["judged"], len(k["faults"])) for k in found["kit"]] == [
             ("dense", 1, 0), ("unheard-of", 1, 1),
         ]  # fmt: skip

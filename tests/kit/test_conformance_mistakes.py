@@ -12,7 +12,6 @@ import mistakes_in_dropout
 import mistakes_in_gradients
 import mistakes_in_leaks
 import mistakes_in_masks
-import mistakes_in_refusals
 import mistakes_in_sinks
 import mistakes_in_values
 import right_attention
@@ -21,9 +20,9 @@ from laws import LAWS, WITHOUT
 from planted import KERNEL, SOURCE, Mistake, by_law, first_of, first_to_catch, implementation
 
 NAMED = {case.name: case for case in CASES}
-IN_JAX = [c for c in CASES if (c.level == "everything" or c.direction == "eager") and c.judge != "refused"]
+IN_JAX = [c for c in CASES if c.level == "everything" or c.direction == "eager"]
 MODULES = (mistakes_in_values, mistakes_in_masks, mistakes_in_biases, mistakes_in_gradients, mistakes_in_leaks,
-           mistakes_in_determinism, mistakes_in_dropout, mistakes_in_refusals, mistakes_in_blocks, mistakes_in_contexts,
+           mistakes_in_determinism, mistakes_in_dropout, mistakes_in_blocks, mistakes_in_contexts,
            mistakes_in_caches, mistakes_in_sinks)  # fmt: skip
 MISTAKES = [mistake for module in MODULES for mistake in module.MISTAKES]
 SMALL_PAIRS = 200_000  # pairs of queries and keys, of a call that takes less than a second

@@ -108,7 +108,5 @@ def test_the_tangents_by_hand_are_those_of_jax(case):
 def test_what_a_call_ends_with_goes_from_process_to_process():
     failed = Failed.by(ValueError("mask must be boolean\nand more"))
     again = pickle.loads(pickle.dumps(failed))
-    assert (str(again), again.text) == ("ValueError: mask must be boolean", "mask must be boolean\nand more")
-    assert (again.refusal, again.names_nothing) == (failed.refusal, False)
-    assert Failed.by(KeyError("x")).names_nothing
+    assert (str(again), again.refusal) == ("ValueError: mask must be boolean", failed.refusal)
     assert pickle.loads(pickle.dumps(NoNumbers("out", "gives no out"))).args == ("out", "gives no out")

@@ -103,7 +103,6 @@ class TestWhatIsSaid:
         assert kinds_of(BY_NAME["gradient: mask with grouped heads"], "float32") == {
             "gradients", "masks", "grouped heads", "float32",
         }  # fmt: skip
-        assert kinds_of(BY_NAME["refused: mask of integers"], "float32") == {"refusals"}
         assert kinds_of(BY_NAME["bfloat16"], "float32") == {"results", "bfloat16"}
         every = (*CASES, *itertools.chain(*CLAIMS.values()))
         assert set().union(*(kinds_of(case, "float32") for case in every)) == set(KINDS)

@@ -12,7 +12,7 @@ from .pool import EXAMPLES
 from .pool import named as of_ladder
 
 CASES: tuple[Case, ...] = (
-    *forward.CASES, *gradients.CASES, *invariance.CASES, *calls.DROPOUT, *calls.REFUSALS, *lengths.IN_BLOCKS,
+    *forward.CASES, *gradients.CASES, *invariance.CASES, *calls.DROPOUT, *lengths.IN_BLOCKS,
     *gradients.OF_SINKS, *calls.CONTEXTS, *lengths.IN_CACHES,
 )  # fmt: skip
 CLAIMS = {invariance.CLAIM: tuple(invariance.OF_ROWS)}  # what is asked of who claims it, beside all others
@@ -111,7 +111,7 @@ def can_be_made(case: Case) -> bool:
     except (ArithmeticError, IndexError, ValueError):
         return False
     query, key = inputs.arrays["query"], inputs.arrays["key"]
-    if case.judge == "refused" or query.ndim != 4:
+    if query.ndim != 4:
         return True
     (B, N, T, _), S = query.shape, key.shape[-2]
     shapes = {"query_segment_ids": (B, T), "key_segment_ids": (B, S), "key_lengths": (B,)}  # lines may give numbers

@@ -42,12 +42,6 @@ HOLDS = {  # words of a name, and where they are true
     r"where B = T": "B == T",
     r"where B = N": "B == N",
     r"\d numbers": "False",
-    r"heads that do not divide": "G > 1 and N % 2",
-    r"heads of the values": "G > 1",
-    r"batch of 1 beside": "B > 1",
-    r"another batch": "B != 3",
-    r"mask \(S, T\)": "S != T",
-    r"of another length|of too few": "min(T, S) > 2",  # one less would be 1, which is broadcast
 }
 
 
@@ -111,7 +105,7 @@ class Case(NamedTuple):
         """The least profile that includes the case."""
         if self.least:
             return self.least
-        if self.judge == "refused" or (self.leading != "B" and not self.direction.startswith(("vmap", "per "))):
+        if self.leading != "B" and not self.direction.startswith(("vmap", "per ")):
             return LAW
         return ROBUST if self.law in ("L5", "L6", "L7") else NUMBERS
 
@@ -149,8 +143,6 @@ class Case(NamedTuple):
         others = [axis for axis in self.sizes if own[axis] != sizes[axis]]
         if any(own[axis] == 0 or (own[axis] == 1 and len(self.sizes) == 1) for axis in others):
             return None
-        if self.judge == "refused":  # what is refused has sizes of its own, and words of none
-            return self._replace(sizes=sizes) if _holds(self.name, sizes) else None
         if others and not _holds(self.name, sizes):
             return None
         name, about = (_reworded(text, own, sizes) for text in (self.name, self.about))
@@ -208,8 +200,6 @@ class Case(NamedTuple):
         """Traits that an implementation must offer: keywords, and others that no keyword shows."""
         query, key, value = (inputs.arrays[name] for name in ARRAYS[:3])
         found = [*inputs.options, *(name for name in ARRAYS[3:] if name in inputs.arrays), *self.needs]
-        if self.judge == "refused":
-            return found
         given, (left, right) = inputs.arrays | inputs.options, inputs.options.get("window") or (0, 0)
         ids: list[Any] = [given.get(name) for name in ("query_segment_ids", "key_segment_ids")]
         shown = {

@@ -17,16 +17,14 @@ OF_OPTIONS = {  # what a keyword is counted as
 OF_LAWS = {"L5": "empty rows", "L6": "leaks", "L7": "extremes"}
 DIRECTIONS = {"jvp": "tangents", "second": "second derivatives", "vmap": "vmap", "per example gradient": "vmap"}
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-REFUSALS, GROUPED = "refusals", "grouped heads"
-BY_DIRECTION = tuple(dict.fromkeys((RESULTS, GRADIENTS, *DIRECTIONS.values(), REFUSALS)))  # each case is of one
+GROUPED = "grouped heads"
+BY_DIRECTION = tuple(dict.fromkeys((RESULTS, GRADIENTS, *DIRECTIONS.values())))  # each case is of one
 CLAIMS = (CLAIM,)
 KINDS = (*BY_DIRECTION, *OF_OPTIONS.values(), *OF_LAWS.values(), GROUPED, *DTYPES, *CLAIMS)
 
 
 def directed(case: Case) -> str:
-    """The part of the function that a case is about: its results, its gradients, ...; or that it refuses mistakes."""
-    if case.judge == "refused":
-        return REFUSALS
+    """The part of the function that a case is about: its results, its gradients, ..."""
     name = case.direction.partition(",")[0]
     return DIRECTIONS.get(name, GRADIENTS if "gradient" in name else RESULTS)
 
@@ -38,8 +36,6 @@ def options_of(case: Case) -> list[str]:
 
 def kinds_of(case: Case, dtype: str) -> set[str]:
     """Every kind that a case is of, in a run of a dtype."""
-    if case.judge == "refused":
-        return {REFUSALS}
     sizes = SIZES | case.sizes
     grouped = GROUPED if sizes["N"] != sizes["G"] else ""
     found = {directed(case), *options_of(case), case.dtype or dtype, grouped, OF_LAWS.get(case.law, ""), case.claim}

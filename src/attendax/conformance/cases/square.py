@@ -106,7 +106,7 @@ def _causal(case: Case) -> Case | None:
     """The case with ``is_causal``: no row of a mask becomes empty by it that was not."""
     if "is_causal=" in case.call:
         return case
-    if "segment" in case.call or case.judge == "refused":
+    if "segment" in case.call:
         return None
     seen = "\nmask = np.array(mask); mask[..., 0] = True" if "mask=" in case.call and case.law != "L5" else ""
     call = ", ".join(filter(None, (case.call, "is_causal=True")))

@@ -79,8 +79,6 @@ def harm_of(outcome: Outcome) -> Harm:
     case = outcome.case
     if outcome.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
         return Harm.CRASH
-    if case.judge == "refused":
-        return Harm.ACCEPTED
     if case.claim and outcome.verdict is Verdict.LEAK:
         return Harm.CLAIM
     if outcome.verdict is Verdict.OBSCURE:
@@ -147,14 +145,14 @@ def _may_follow(cause: Cause, first: Cause, cut: bool) -> bool:
 
 
 def _holds(name: str, one: str) -> bool:
-    """Tell whether a case asks all that another asks, at no much smaller length; what is refused has no right result.
+    """Tell whether a case asks all that another asks, at no much smaller length.
 
     An lse counts where nothing else is asked.
     """
     mine, other = _case(name), _case(one)
     subject = other.options - {"scale", "return_lse"} or other.options - {"scale"}
     long, least = (max((SIZES | case.sizes)[axis] for axis in "TS") for case in (mine, other))
-    return other.judge != "refused" and subject <= mine.options - {"scale"} and long >= least / 2
+    return subject <= mine.options - {"scale"} and long >= least / 2
 
 
 @functools.lru_cache(maxsize=4096)

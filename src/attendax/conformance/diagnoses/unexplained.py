@@ -159,7 +159,7 @@ def _beside(option: str, cases: Sequence[Case], right: Sequence[Case]) -> list[s
 def _lacking(names: set[str], faults: Faults) -> str:
     """The narrowest trait of all of some cases, as what is not offered: no other fault and few others have it."""
     shared = _shared([o.case for o in faults.left if o.case.name in names])
-    others = [o for o in faults.outcomes if o.case.name not in names and o.case.judge != "refused"]
+    others = [o for o in faults.outcomes if o.case.name not in names]
     ends = [(o.verdict, _traits(o.case)) for o in others]
     by_trait = {trait: [verdict for verdict, has in ends if trait in has] for trait in shared}
     right = {trait: x.count(Verdict.OK) for trait, x in by_trait.items() if not any(verdict.fails for verdict in x)}
@@ -231,8 +231,6 @@ def _signature(outcome: Outcome) -> str:
     if outcome.verdict is Verdict.LEAK and "determinism" in case.needs:
         one, other = outcome.finding.expected or 0.0, outcome.finding.got or 0.0
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
-    if harm_of(outcome) is Harm.ACCEPTED:
-        return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
     ignored = re.search(IGNORED_NAME, outcome.finding.message)  # which others speak against, else it had a cause
     of_all = case.judge == "dropped" and outcome.finding.index is None
     if of_all or (outcome.verdict is Verdict.SILENT and not ignored):

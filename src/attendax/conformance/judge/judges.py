@@ -1,9 +1,7 @@
 """A judge for each kind of case: the calls that it makes, and what it compares the results with."""
 
-import re
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
 from ..cases.case import ARRAYS, FORWARD, Inputs, Leaves
@@ -11,8 +9,7 @@ from ..cases.invariance import LAST
 from ..conventions import parts, right
 from ..conventions.table import DECLARED, MEAN_ADDED, SEES_ALL
 from ..conventions.values import law
-from ..worker.errors import Died, Failed
-from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsound
+from .comparing import alike, at, compare, part_of, unchanged, unsound
 from .dropout import dropped, dropped_all, dropped_none
 from .tolerances import MOST_EFFORT
 from .trial import Trial
@@ -22,8 +19,6 @@ HOPELESS = {"float16": 0.1, "bfloat16": 0.3}  # no rounding error is larger, unl
 HOPELESS_IN_WIDE = 1e-3
 # The formula is not asked about a result of so many pairs that is off by as much.
 FAR_OFF, FAR_OFF_PAIRS = 0.5, 2**17
-RIGHT_TO_ROUNDING = "right to rounding"
-SIZES_IN_ERROR = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
 
 
 def value(trial: Trial) -> Finding:
@@ -263,30 +258,6 @@ def held(trial: Trial) -> Finding:
     return found
 
 
-def refused(trial: Trial) -> Finding:
-    """A mistake gets an error that speaks of it (L14)."""
-    try:
-        got = trial.run()
-    except Died:
-        raise
-    except Failed as failed:
-        return _clear(failed, trial)
-    if trial.case.changed:  # as it may be meant
-        meant, arrays = trial.expected(trial.changed()), trial.changed().arrays.values()
-        eps = max(float(ml_dtypes.finfo(x.dtype).eps) for x in (np.zeros(0, np.float32), *arrays))
-        if not compare(got, meant, dict.fromkeys(meant, Tolerance(16 * eps))).verdict.fails:
-            return Finding(Verdict.SILENT, f"accepted, and {RIGHT_TO_ROUNDING}")
-    shapes = ", ".join(f"{leaf} {x.shape}" for leaf, x in got.items())
-    return Finding(Verdict.SILENT, f"accepted; gives {shapes}")
-
-
-def _clear(failed: Failed, trial: Trial) -> Finding:
-    """Tell whether an error names what it is about: an argument, sizes that disagree, a dtype."""
-    text, words = failed.text, trial.inputs.extra["speaks_of"]
-    named = failed.refusal or SIZES_IN_ERROR.search(text) or any(word.lower() in text.lower() for word in words)
-    return Finding(Verdict.OK if named and not failed.names_nothing else Verdict.OBSCURE, failed.said)
-
-
-OF_ONE_CALL = value, after_others, but_for_empty_rows, unwritten, held, refused, dropped_all
+OF_ONE_CALL = value, after_others, but_for_empty_rows, unwritten, held, dropped_all
 OF_SEVERAL = same_bits, same_rows, close, dropped, dropped_none
 JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in (*OF_ONE_CALL, *OF_SEVERAL)}

@@ -11,7 +11,7 @@ from ..adapters.implementation import Implementation
 from ..cases import BY_NAME, Case
 from ..cases.case import FORWARD, GRADIENT, SIZES, Leaves
 from ..cases.how import How
-from ..cases.kinds import DTYPES, GRADIENTS, REFUSALS, RESULTS, directed
+from ..cases.kinds import DTYPES, GRADIENTS, RESULTS, directed
 from ..cases.square import plain_of
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers, first_line
@@ -58,13 +58,13 @@ def names(implementation: Implementation, case: Case, how: How) -> bool:
 def can_be_asked(implementation: Implementation, case: Case) -> bool:
     """Tell whether the framework has what a case asks: a NumPy function has the gradients that it brings.
 
-    A candidate that is not a Python function is asked for results and gradients: it cannot see mistakes, or what
-    happens to the arrays of the caller; its results lie in memory that is not its own.
+    A candidate that is not a Python function is asked for results and gradients: it cannot see what happens to the
+    arrays of the caller; its results lie in memory that is not its own.
     """
-    of_memory = case.judge in ("refused", "unwritten", "held") or case.direction == "changed in place"
+    of_memory = case.judge in ("unwritten", "held") or case.direction == "changed in place"
     if implementation.foreign and of_memory:
         return False
-    of_numpy = {RESULTS, REFUSALS} | ({GRADIENTS} if implementation.backward else set())
+    of_numpy = {RESULTS} | ({GRADIENTS} if implementation.backward else set())
     return implementation.arrays in case.frameworks and (implementation.arrays != "numpy" or directed(case) in of_numpy)
 
 
@@ -140,7 +140,7 @@ def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> 
     The profile "law" asks for every trait. A candidate with a rule of its own for the gradient offers gradients: that
     rule may not raise.
     """
-    if trial.how.strict or case.judge == "refused" or implementation.recorded:
+    if trial.how.strict or implementation.recorded:
         return None
     for trait in case.traits(trial.inputs):
         if trait in PROBED and trait != trial.how.dtype and (reason := _probe(trial, trait)):

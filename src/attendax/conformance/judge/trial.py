@@ -40,7 +40,7 @@ class Trial:
         """Results of the implementation: leaves of NumPy arrays."""
         inputs, direction = inputs or self.inputs, direction or self.case.direction
         found = call(self.implementation, inputs, direction, self.wrote)
-        if self.case.judge not in ("value", "refused", "unwritten") and direction in ("forward", "eager"):
+        if self.case.judge not in ("value", "unwritten") and direction in ("forward", "eager"):
             query, value = inputs.arrays["query"], inputs.arrays["value"]
             shapes = {"out": query.shape[:-1] + value.shape[-1:], "lse": query.shape[:-1]}
             for leaf in ("out", "lse") if "return_lse" in inputs.options else ("out",):

@@ -23,8 +23,8 @@ class Verdict(enum.StrEnum):
     WRONG = "wrong"
     LEAK = "leak"  # what may not matter does
     NAN = "NaN"
-    SILENT = "silent"  # accepted what it should refuse, ignored an argument, a gradient of zeros
-    OBSCURE = "obscure error"  # of a legal call, or one that does not say what is wrong
+    SILENT = "silent"  # ignored an argument, a gradient of zeros
+    OBSCURE = "obscure error"  # of a legal call
     CRASH = "crash"  # its process ended, or gave no answer that can be read
     TIMEOUT = "timeout"
     NOT_JUDGED = "not judged"  # no time was left: no fault, and no pass

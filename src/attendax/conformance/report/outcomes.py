@@ -67,12 +67,11 @@ class Harm(enum.StrEnum):
     CRASH = "crash"
     ROBUSTNESS = "robustness gap"
     CLAIM = "claim that does not hold"
-    ACCEPTED = "mistake accepted"
 
     @property
     def kind(self) -> str:
         """The kind under which it is counted: wrong numbers (also of gradients), crash, or robustness gap."""
-        return {Harm.GRADIENTS: KINDS[0], Harm.CLAIM: KINDS[2], Harm.ACCEPTED: KINDS[2]}.get(self, self.value)
+        return {Harm.GRADIENTS: KINDS[0], Harm.CLAIM: KINDS[2]}.get(self, self.value)
 
 
 NO_REASON = "there was no time to find the reason: add --budget {:.0f}"  # to a cause, in place of a remedy
@@ -267,7 +266,7 @@ def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
 def _kind_left(outcome: Outcome) -> str:
     """The kind of a case that is not judged: the trait that is lacking, or the rarest of its keywords."""
     lack, own = outcome.finding.lack, kinds.directed(outcome.case)
-    if lack or own == kinds.REFUSALS:
+    if lack:
         return kinds.OF_OPTIONS.get(lack, lack) or own
     return own if own not in (kinds.RESULTS, kinds.GRADIENTS) else next(iter(kinds.options_of(outcome.case)), own)
 

@@ -68,7 +68,7 @@ def _function(case: Case, implementation: Implementation) -> str:
 def _call(case: Case, implementation: Implementation) -> str:
     """The call of the driver, as text, on ``arrays`` and ``options``."""
     given, how = ["attend", "arrays", "options"], case.direction.partition(", ")[2]
-    if case.judge != "refused" and _function(case, implementation) != "unwritten":
+    if _function(case, implementation) != "unwritten":
         lse = ", lse=lse_cotangent" if "return_lse" in case.call else ""
         texts = {"cotangents": f"dict(out=cotangent{lse})"}
         given += [f"{name}={texts.get(name, name)}" for name in needs(case.direction)]
@@ -87,11 +87,6 @@ def _lines(call: str, then: str, collected: str, case: Case, finding: Finding) -
         return [f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
     if verdict in (Verdict.CRASH, Verdict.TIMEOUT):
         return [f"{call}  # {verdict}: {said}"]
-    if judge == "refused" and verdict is Verdict.SILENT:
-        told = f"raise AssertionError({'accepted: ' + case.about!r})"
-        return [f"got = {call}", "print({leaf: x.shape for leaf, x in got.items()})", told]
-    if judge == "refused":
-        return [f"{call}  # raises {said}"]
     if judge in SCRIPTS:
         return [SCRIPTS[judge].replace("CALL", call).replace("MESSAGE", repr(said))]
     if judge in OF_TWO:

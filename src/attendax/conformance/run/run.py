@@ -258,7 +258,7 @@ def limited(outcomes: list[Outcome], how: How) -> list[Outcome]:
 
     A mask that is made once for the longest text has such a limit. The profile "law" asks for texts of any length.
     """
-    raised = [o for o in outcomes if o.verdict is Verdict.OBSCURE and o.case.judge != "refused"]
+    raised = [o for o in outcomes if o.verdict is Verdict.OBSCURE]
     returned = [_tokens(o.case) for o in outcomes if o.verdict in RETURNED]
     longest = max(returned, default=0)
     if how.strict or not returned or any(_tokens(o.case) <= longest for o in raised):

@@ -12,7 +12,6 @@ SAYS_WHY = re.compile(
 )
 SIZE_WORDS = re.compile(r"\d|shape|size|length|dim|broadcast|align|match|square|equal|same", re.I)
 OF_PYTHON = re.compile(r"unsupported operand|not supported between")  # its own words for a mistake inside
-SAYS_NOTHING = (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError, SystemExit)
 OF_TORCH = re.compile("dtype|support|should not be set")  # as its compiled functions say it
 OF_A_FRAMEWORK = re.compile(r"[/\\](jax|numpy|jaxlib)[/\\](?!_src[/\\]nn)")
 
@@ -27,10 +26,10 @@ class NoNumbers(Exception):
 class Failed(Exception):
     """The implementation raised: all that is asked about the error, which stays where it was raised."""
 
-    def __init__(self, said: str, text: str = "", refusal: bool = False, names_nothing: bool = False) -> None:
-        """Its kind and first line, its text, ``is_refusal``, and whether it says no more than that it went wrong."""
-        super().__init__(said, text, refusal, names_nothing)
-        self.said, self.text, self.refusal, self.names_nothing = said, text, refusal, names_nothing
+    def __init__(self, said: str, refusal: bool = False) -> None:
+        """Its kind and first line, and ``is_refusal``."""
+        super().__init__(said, refusal)
+        self.said, self.refusal = said, refusal
 
     def __str__(self) -> str:
         return self.said
@@ -38,9 +37,7 @@ class Failed(Exception):
     @classmethod
     def by(cls, error: BaseException) -> "Failed":
         """Describe an error."""
-        said = first_line(error)
-        nothing = isinstance(error, SAYS_NOTHING) or said == type(error).__name__
-        return cls(said, text_of(error), is_refusal(error), nothing)
+        return cls(first_line(error), is_refusal(error))
 
 
 class Died(Failed):
@@ -104,4 +101,4 @@ def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
     kind, said = found
     first, second = ([str(x) for x in said] + [""] * 2)[:2]
     own = {"not offered": NotImplementedError(first), "no numbers": NoNumbers(first, second), "died": Died(first)}
-    raise own.get(kind) or Failed(first, second, kind == "refusal", said[2:3] == [True])
+    raise own.get(kind) or Failed(first, kind == "refusal")

@@ -85,4 +85,4 @@ def _answer(subject: Subject, folder: str) -> None:
     except BaseException as error:
         failed = error if isinstance(error, Failed) else Failed.by(error)
         kind = "refusal" if failed.refusal else "failed"
-        write_error(folder, kind, failed.said, failed.text[:MAX_CHARS], failed.names_nothing)
+        write_error(folder, kind, failed.said)
