@@ -269,12 +269,14 @@ def test_the_heads_of_a_layer_are_held_against_its_weights(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", layers())
-def test_heads_and_dropout_of_a_layer(name):
+def test_heads_dropout_and_float64_of_a_layer(name):
     layer, said = layer_of(name)
-    report = check_model(layer, causal=True, longest=12, only=["heads", "dropout"], seed=5, **said)
+    only = ["heads", "dropout", *["float64"] * (name != "keras")]
+    report = check_model(layer, causal=True, longest=12, only=only, seed=5, **said)
     assert report.ok, [outcome.told() for outcome in report.failures]
     judged = {o.case.name for o in report.cases if o.verdict.value == "ok"}
     assert {"heads: a short text", "heads: padding, left", "dropout: two draws", "dropout: mean of draws"} <= judged
+    assert ("ways: float64" in judged) == (name != "keras")
 
 
 def test_heads_that_cannot_be_read_are_not_judged():
@@ -311,10 +313,12 @@ def test_weights_that_are_none_are_refused(weights, words):
         )
 
 
-def test_a_script_makes_the_other_way(tmp_path):
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("name", "way"), [("torch", "training mode"), ("torch", "float64"), ("linen", "float64")])
+def test_a_script_makes_the_other_way(name, way, tmp_path):
     """Made for two ways that agree, it ends well."""
-    pytest.importorskip("torch")
-    (layer, said), way = layer_of("torch"), "training mode"
+    pytest.importorskip("torch" if name == "torch" else "flax")
+    layer, said = layer_of(name)
     model = described(layer, causal=True, **said)
     one = Computation(np.array([[3, 1, 4]], np.int32))
     found = Found(Finding(Verdict.WRONG, "none"), Evidence(one, one._replace(way=way), (0, 1), (0, 1), 1e-4))
@@ -323,7 +327,7 @@ def test_a_script_makes_the_other_way(tmp_path):
     home = f"import sys\nsys.path[:0] = [{str(TESTS)!r}, {str(KIT)!r}]\nimport test_check_model"
     lines = [line for line in text.splitlines() if not line.startswith("raise NotImplementedError('define ")]
     at = lines.index("# the model") + 1
-    lines[at:at] = [home, "model = test_check_model.layer_of('torch')[0]"]
+    lines[at:at] = [home, f"model = test_check_model.layer_of({name!r})[0]"]
     (tmp_path / "shows.py").write_text("\n".join(lines))
     shown = subprocess.run([sys.executable, tmp_path / "shows.py"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr

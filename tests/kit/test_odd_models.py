@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from attendax.conformance import check_model
-from test_sees import SAID
+from test_sees import EMBEDDING, SAID
 
 torch = pytest.importorskip("torch")
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50)
@@ -63,9 +63,41 @@ def test_a_model_of_few_tokens_is_asked_of_no_more(longest):
     assert not accused(Net(longest=longest), longest=longest)
 
 
+def test_what_an_autocast_rounds_is_not_held_against_float64():
+    """Results are float32, after a norm; parts are bfloat16."""
+    model = Net(cast=torch.bfloat16)
+    assert not accused(model, only=["ways", "past"])
+    report = check_model(model, **SAID | {"causal": True, "positions": "absolute", "only": ["ways: float64"]})
+    assert {o.finding.message for o in report.cases} == {
+        "it cannot be told: parts are computed in bfloat16, which may round by as much"
+    }
+
+
 def test_a_fault_is_found_beside_an_autocast():
     report = check_model(Net(cast=torch.bfloat16), **SAID | {"causal": False, "positions": "absolute"})
     assert report.causes[0].name.startswith("past: not every token matters")
+
+
+def test_parts_of_jax_are_told_by_their_dtypes():
+    import jax.numpy as jnp
+
+    def model(tokens, mask=None):
+        x = jnp.asarray(EMBEDDING)[tokens]
+        blurred = (x.cumsum(1) * (1 + tokens.shape[1] % 2 / 500)).astype(jnp.bfloat16)
+        return blurred.astype(jnp.float32) / 3
+
+    report = check_model(model, causal=True, arrays="jax", only=["future: 6 of"], **SAID)
+    assert [o.finding.message.partition(":")[0] for o in report.cases] == ["it cannot be told"]
+
+
+def test_a_model_that_knows_one_dtype_is_not_asked_in_float64():
+    class Single(Net):
+        def forward(self, tokens, mask=None):
+            return super().forward(tokens, mask) @ torch.eye(16, dtype=torch.float32)
+
+    report = check_model(Single(), **SAID | {"causal": True, "only": ["ways: float64"]})
+    assert not report.failures
+    assert all(o.finding.message.startswith("it cannot be run in float64: RuntimeError") for o in report.cases)
 
 
 @functools.cache

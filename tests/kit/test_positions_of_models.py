@@ -16,9 +16,9 @@ def rotated(x, positions, dtype, frequencies=FREQUENCIES):
     return np.concatenate([one * cos - two * sin, one * sin + two * cos], -1)
 
 
-def rotary(dtype="float32", of_keys=FREQUENCIES, last=None, by_positions=False, drops=False):
+def rotary(dtype="float32", of_keys=FREQUENCIES, out="float32", last=None, by_positions=False, drops=False):
     """A decoder; `drops` leaves out what keeps texts apart where there is a mask, `last` is the end of its table."""
-    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    dtype, out = (np.dtype(getattr(ml_dtypes, x, x)) for x in (dtype, out))
 
     def run(tokens, mask, positions, ids):
         positions = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1)) if positions is None else positions
@@ -33,7 +33,7 @@ def rotary(dtype="float32", of_keys=FREQUENCIES, last=None, by_positions=False, 
         if mask is not None:
             seen = seen & mask[:, None].astype(bool)
         weights = np.exp(np.where(seen, query @ key.swapaxes(1, 2) / 4, -np.inf))
-        return (x + weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30) @ value).astype(np.float32)
+        return (x + weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30) @ value).astype(out)
 
     if by_positions:
         return lambda tokens, mask=None, positions=None: run(tokens, mask, positions, None)
@@ -44,7 +44,7 @@ def judged(model, **said):
     return check_model(model, causal=True, **SAID | {"positions": "rotary"} | said)
 
 
-@pytest.mark.parametrize("model", [rotary(), rotary("float64"), rotary(by_positions=True)])
+@pytest.mark.parametrize("model", [rotary(), rotary("float64"), rotary(out="bfloat16"), rotary(by_positions=True)])
 def test_sound_rotary_models_are_not_accused(model):
     report = judged(model)
     assert report.ok, [outcome.told() for outcome in report.failures]
@@ -53,8 +53,9 @@ def test_sound_rotary_models_are_not_accused(model):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_positions_that_lose_digits(dtype):
-    report = judged(rotary(dtype), only=["positions"])
+@pytest.mark.parametrize("out", ["float32", "bfloat16"])
+def test_positions_that_lose_digits(dtype, out):
+    report = judged(rotary(dtype, out=out), only=["positions"])
     assert report.causes[0].name.startswith("positions: positions lose digits: results are off by 0.0")
     assert "from 300 on" in report.causes[0].name
     assert "from 4,001 on" in report.causes[0].name

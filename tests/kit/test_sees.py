@@ -304,6 +304,35 @@ def test_a_mask_of_padding_that_is_another(used, words):
     assert words in report.causes[0].remedy
 
 
+def test_numbers_of_bfloat16_in_float32_are_rounded_as_such():
+    """As by an autocast: what a text gives differs by a rounding of bfloat16 from what it gives beside padding."""
+    import ml_dtypes
+
+    def model(tokens, mask=None):
+        x = EMBEDDING[tokens] * (1 if mask is None else mask[..., None])
+        blurred = x.cumsum(1) * np.float32(1 + tokens.shape[1] % 2 / 500)
+        return blurred.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    report = check_model(model, causal=True, only=["padding, right", "future"], **SAID)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+
+
+@pytest.mark.parametrize(("sees", "untold"), [(0.1, 0), (0.0003, 1), (0.0, 0)])
+def test_what_moves_by_less_than_its_dtype_shows_is_not_told(sees, untold):
+    """In bfloat16 each bit that moves is evidence; and if none moves anywhere, that is."""
+    import ml_dtypes
+
+    def model(tokens):
+        x = EMBEDDING[tokens]
+        x = x + np.float32(sees) * x.cumsum(1) / np.arange(1, 1 + x.shape[1], dtype=np.float32)[:, None]
+        return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    report = check_model(model, causal=True, only=["past", "future"], **SAID)
+    assert report.ok == bool(sees), [outcome.told() for outcome in report.failures]
+    told = [o.finding.message for o in report.cases if "in bfloat16 it cannot be told" in o.finding.message]
+    assert len(told) == untold, [outcome.told() for outcome in report.cases]
+
+
 def test_a_mask_that_lets_all_be_seen_is_no_small_weight():
     def model(tokens, mask=None):
         x = EMBEDDING[tokens]

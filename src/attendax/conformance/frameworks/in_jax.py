@@ -129,6 +129,19 @@ def eager(attend, arrays, options):
     return to_numpy(call(attend, fixed, None, asarrays(arrays), traced))
 
 
+def in_float64(attend, arrays, options):
+    """out of a model in float64, without jit."""
+    with jax.enable_x64(True):
+        return eager(attend, {k: x.astype(float) if x.dtype == np.float32 else x for k, x in arrays.items()}, options)
+
+
+def dtypes(attend, arrays, options):
+    """The names of the narrow dtypes in which a call computes its parts."""
+    arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
+    text = str(jax.make_jaxpr(lambda given: called(attend, given, options))(arrays))
+    return {name for short, name in (("bf16[", "bfloat16"), (":f16[", "float16")) if short in text}
+
+
 def recomputed(apply):
     """The model, computed again for its gradient."""
     return jax.checkpoint(apply)

@@ -287,6 +287,29 @@ def recomputed(apply):
     return run
 
 
+def in_float64(attend, arrays, options):
+    """out of a model in float64."""
+    return forward(attend, {k: x.astype(float) if x.dtype == np.float32 else x for k, x in arrays.items()}, options)
+
+
+def dtypes(attend, arrays, options):
+    """The names of the dtypes in which a call computes its parts."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: set[str] = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+            results = function(*args, **(kwargs or {}))
+            several = results if isinstance(results, (tuple, list)) else [results]
+            found.update(str(x.dtype).removeprefix("torch.") for x in several if hasattr(x, "dtype"))
+            return results
+
+    with torch.no_grad(), Watch():
+        bind(attend, options)(tensors(arrays))
+    return found
+
+
 def gradient_of_embedded(attend, arrays, options, cotangents, embedding):
     """The gradient of Σ cotangent · result with respect to what an embedding gives for tokens."""
     leaves = []

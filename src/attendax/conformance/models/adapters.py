@@ -12,13 +12,35 @@ from typing import Any
 
 from .blackbox import array_of
 from .of_torch import NO_RATE, TORCH_WAYS, from_torch_layer, of_torch, of_transformers
-from .runner import Offer, with_seed
+from .runner import Offer, Way, with_seed
+
+
+def in_float64(model):
+    """A copy of a module of flax or equinox, its weights in float64."""
+    import jax
+
+    def widened(x):
+        return x.astype("float64") if hasattr(x, "dtype") and jax.numpy.issubdtype(x.dtype, jax.numpy.floating) else x
+
+    with jax.enable_x64(True):
+        if hasattr(model, "unbind"):  # of linen
+            module, variables = model.unbind()
+            return module.bind(jax.tree.map(widened, variables))
+        if type(model).__module__.startswith("equinox."):
+            return jax.tree.map(widened, model)
+        from flax import nnx
+
+        graph, state = nnx.split(model)
+        return nnx.merge(graph, jax.tree.map(widened, state))
+
+
+FLOAT64_WAY = {"float64": Way(in_float64, forward="in_float64", gradient=None)}
 
 
 def _of_jax(model: Any, causal: bool | None, of_texts: bool = False) -> Offer:
     """A module that takes a batch; or, of equinox, a text, and a batch where that fails."""
-    batch = Offer(from_module(model), "jax", from_module)
-    return Offer(from_equinox(model), "jax", from_equinox, otherwise=batch) if of_texts else batch
+    batch = Offer(from_module(model), "jax", from_module, ways=FLOAT64_WAY)
+    return Offer(from_equinox(model), "jax", from_equinox, ways=FLOAT64_WAY, otherwise=batch) if of_texts else batch
 
 
 def from_module(model):
@@ -194,7 +216,7 @@ def _of_layer(known: LayerSource, layer: Any, causal: bool | None) -> Offer:
     facts |= {"width": operator.attrgetter(width)(layer)} if width else {}
     facts |= {"claims": ["mean of dropout"]} if parts else {}
     facts |= {} if operator.attrgetter(rate)(layer) else NO_RATE
-    ways = TORCH_WAYS if kind == "torch" else {}
+    ways = {"torch": TORCH_WAYS, "jax": FLOAT64_WAY}.get(kind, {})
     if kind == "keras":
         import keras
 

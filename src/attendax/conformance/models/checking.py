@@ -1,5 +1,6 @@
 """``check_model``: judge a whole model or a layer, without a reference."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,12 +15,12 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
 from ..worker.errors import Died, Failed
-from .blackbox import Model, Sees, declaration, told
+from .blackbox import Computation, Model, Sees, declaration, told
 from .describing import described
 from .runner import script
 from .running import AGAIN_WAYS
 from .seen import fit
-from .trial import LAWS, Answers, Found, Law
+from .trial import LAWS, WIDE, Answers, Found, Law, Untold
 
 FOLLOW = {  # a law -> those that may fail for no other reason than that it does
     "batch": set(MODEL_LAWS),
@@ -40,6 +41,9 @@ RESTS = {  # a law -> the facts that its findings rest on, of those that may be 
     "gradient": ("causal", "layers"),
     "padding": ("mask",),
 }
+HIDDEN = (Verdict.OK, Verdict.SILENT, Verdict.NOT_OFFERED)  # what a narrow dtype may say for want of digits
+OF_TOKENS = ("future", "past", "window", "positions", "padding", "packing")  # laws that say which tokens matter
+UNTOLD = "it cannot be told in "
 
 
 def check_model(
@@ -105,7 +109,8 @@ def check_model(
         outcomes, causes = _judged(trial, laws, timeout, progress)
     finally:
         model.subject.close()
-    about = model.dtype, trial.seed, level, versions(model.arrays), profile, causes
+    dtype = trial.dtype if trial.dtype == model.dtype else f"{trial.dtype} in {model.dtype}"
+    about = dtype, trial.seed, level, versions(model.arrays), profile, causes
     return Report(model.name, "", model.arrays, outcomes, *about, process=model.process)
 
 
@@ -190,11 +195,32 @@ def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> li
 
 
 def _answer(trial: Answers, law: Law) -> Found:
+    """The answer; where a narrow dtype shows nothing, that of the model in float64."""
+    try:
+        found = _asked(trial, law)
+    except Untold as error:
+        found = Found(Finding(Verdict.NOT_OFFERED, str(error)))
+    if found.verdict not in HIDDEN or law.case.law not in OF_TOKENS or (wide := trial.wide) is None:
+        return found
+    with contextlib.suppress(Untold):
+        told = _asked(wide, law)
+        if told.verdict is Verdict.OK:
+            return found if found.verdict is Verdict.OK else told
+        if told.verdict in (Verdict.SILENT, Verdict.LEAK) and (seen := told.evidence) is not None:
+            one = seen.one._replace(way=WIDE) if isinstance(seen.one, Computation) else seen.one
+            finding = told.finding._replace(message=f"{told.finding.message}, in float64")
+            return told._replace(finding=finding, evidence=seen._replace(one=one, other=seen.other._replace(way=WIDE)))
+    return found if found.verdict is not Verdict.SILENT else Found(Finding(Verdict.NOT_OFFERED, UNTOLD + trial.dtype))
+
+
+def _asked(trial: Answers, law: Law) -> Found:
     try:
         for trait in (law.case.law, *law.case.needs):
             if trait in trial.model.lacks:
                 raise NotImplementedError(trial.model.lacks[trait])
         return law.judge(trial)
+    except Untold:
+        raise
     except NotImplementedError as error:
         verdict, said = Verdict.NOT_OFFERED, str(error) or "NotImplementedError"
     except Died as died:

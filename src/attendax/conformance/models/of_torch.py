@@ -72,7 +72,17 @@ def without_dropout(model):
     return model
 
 
-TORCH_WAYS = {"training mode": Way(without_dropout, more=(True,))}  # of running any module
+def doubled(model):
+    """A copy of a torch module in float64."""
+    import copy
+
+    return copy.deepcopy(model).double()
+
+
+TORCH_WAYS = {  # of running any module
+    "training mode": Way(without_dropout, more=(True,)),
+    "float64": Way(doubled, forward="in_float64", gradient=None),
+}
 
 
 def from_torch_layer(layer, causal, training=False):

@@ -14,7 +14,7 @@ from ..frameworks.text import defined, import_line, printed, text_of
 from ..worker.calling import WROTE, Subject
 from ..worker.errors import Failed
 from .blackbox import COUNT, LONGER, Computation, Model, direction, vectors, weights_of
-from .trial import Found, Law
+from .trial import NARROW_DTYPES, PARTS, Found, Law
 
 EMBEDDED = "gradient_of_embedded"
 
@@ -101,6 +101,8 @@ class Runner(Subject):
 
     def answer(self, request: Computation) -> Leaves:
         """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy; and marks of the arrays it wrote to."""
+        if request.read == PARTS:
+            return {"out": self._parts(request)}
         if request.read:
             return {"out": self.weights.get(request.read, np.zeros(0))}
         as_given = np.int64 if self.arrays == "torch" else np.int32  # which ``per_position`` leaves as they are
@@ -130,6 +132,13 @@ class Runner(Subject):
             apply = self.offer.made(model, *self.offer.given, *way.more)
         apply = apply if name else self._noted(apply)
         return model, per_position(getattr(self.driver, way.around)(apply) if way.around else apply)
+
+    def _parts(self, request: Computation) -> np.ndarray:
+        """Tell of each narrow dtype whether parts of the model are computed in it."""
+        inputs = request.tokens.astype(np.int64 if self.arrays == "torch" else np.int32)
+        given = {"query": inputs if self.table is None else self.table[inputs]}
+        found = self.driver.dtypes(self._made("")[1], given, {})
+        return np.array([name in found for name in NARROW_DTYPES])
 
     def _noted(self, apply: Callable[..., Any]) -> Callable[..., Any]:
         """Run the same model; it notes the dtype and the kind of its results, which a driver may change."""

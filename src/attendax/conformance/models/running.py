@@ -18,7 +18,7 @@ from ..worker.errors import Failed
 from .blackbox import WEIGHT_NAMES, Computation, Model, fitting, told, vectors
 from .seen import MEASURED_TOKENS, pairs_seen
 from .texts import ORDER_TEXTS, REAL, TOKENS, counted, padded
-from .trial import FINE, SIDES, Answers, Evidence, Found, ask, beside_rounding, fault, not_a_number, true
+from .trial import FINE, SIDES, WIDE, Answers, Evidence, Found, ask, beside_rounding, fault, not_a_number, true
 
 PREFIX = (5, 1, 1, 1, 1)
 CHUNKS = {  # of the text
@@ -41,7 +41,7 @@ OVERWRITTEN = "tokens of earlier steps are overwritten, or hidden by a window, o
 IN_PLACE = "an operation in place, on the argument or on a view of it"
 ONE_DROPS = "one of the two drops a mask or an option, or runs another formula"
 TRAINED = ("training mode", "gradient checkpointing of layers")  # without dropout, as far as its rates are found
-SLACK = 32.0  # two ways may round each part otherwise, not only add in other orders
+SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
 DROPOUT_DRAWS = 64
 SIGMAS = 6.0  # standard errors that the mean of draws may be off: by chance it is once in 5e8
 AGAIN_WAYS, PADDED_WAY = "ways: again", "{} as the plain way, beside padding"
@@ -155,11 +155,22 @@ def _way(trial: Answers, way: str, asked: str, beside: bool = False) -> Found:
         one, what = one._replace(weights=real.astype(np.float32)), "another gradient"
     other = one._replace(way=way)
     said = f"{way} gives {what}{' beside padding' * beside}"
+    if way == WIDE:
+        _refuse_other_dtypes(trial, one, other)
     found = trial.same(one, other, said, ONE_DROPS, real, SLACK)
     again = other._replace(room=1)
     if found.verdict.fails and way in TRAINED and trial.same(other, again, said, "", real, SLACK).verdict.fails:
         raise NotImplementedError("in training it still draws: its rate of dropout was not found")
     return found
+
+
+def _refuse_other_dtypes(trial: Answers, plain: Computation, wide: Computation) -> None:
+    """Say that a copy in float64 fails where the model does not: some parts of it know one dtype alone."""
+    trial.ask(plain)
+    try:
+        trial.ask(wide)
+    except Failed as error:
+        raise NotImplementedError(f"it cannot be run in float64: {error}") from error
 
 
 @ask("ways: its inputs", "nothing is written to what it is given")

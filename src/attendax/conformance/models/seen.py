@@ -20,6 +20,7 @@ from .trial import (
     Answers,
     Evidence,
     Found,
+    Untold,
     ask,
     beside_rounding,
     distance,
@@ -61,6 +62,7 @@ class Influence(NamedTuple):
     results: np.ndarray  # before the change, (texts, T, C)
     whole: Computation  # all that was asked, in one batch: each text, then it with each change
     again: Callable[..., "Influence"]  # gives the table of other texts, of ``sources`` and ``salt``
+    finer: float  # how many times less than rounding shows that a token is seen: in a narrow dtype, each bit
 
     @property
     def moved(self) -> np.ndarray:
@@ -72,6 +74,12 @@ class Influence(NamedTuple):
         """The largest movement of each position beside rounding (S, T)."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.moved / self.allowed
+
+    @property
+    def shown(self) -> np.ndarray:
+        """The largest movement of each position beside what shows that a token is seen, more than 1 (S, T)."""
+        share = self.share * self.finer
+        return np.where((self.moved > 0) & (self.finer > 1), np.fmax(share, 1.01), share)
 
     @property
     def moves(self) -> np.ndarray:
@@ -114,7 +122,7 @@ def influence(
     found = np.concatenate([trial.ask(request) for request in asked]).reshape(*rows.shape, -1)
     by_text = distance(found[:, :1], found[:, 1:])
     allowed = np.broadcast_to(trial.allowed(found[:, 0])[:, None], by_text.shape).max(0)
-    return Influence(sources, by_text, allowed, found[:, 0], whole, again)
+    return Influence(sources, by_text, allowed, found[:, 0], whole, again, trial.finer)
 
 
 def nothing(trial: Answers, table: Influence, forbidden: np.ndarray, said: str, usual: str) -> Found:
@@ -125,6 +133,8 @@ def nothing(trial: Answers, table: Influence, forbidden: np.ndarray, said: str, 
         return not_a_number(table.whole.row(table.row(text)), (0, int(position)))
     leaks = forbidden & table.moves
     if not leaks.any():
+        if trial.narrow and (forbidden & (table.moved > 0)).any():
+            raise Untold(f"in {trial.dtype} it cannot be told: what moves is within rounding")
         return measured(table.moved[forbidden], table.allowed[forbidden])
     pairs = np.argwhere(leaks)
     k, position = map(int, pairs[np.lexsort((-table.moved[leaks], np.abs(table.steps[leaks])))[0]])
@@ -136,7 +146,8 @@ def nothing(trial: Answers, table: Influence, forbidden: np.ndarray, said: str, 
     if not distance(trial.ask(one)[place], trial.ask(other)[place]) > allowed:  # it takes the whole batch
         evidence = Evidence(table.whole, table.whole, (before, position), (after, position), allowed)
     told = f"{said}: changing the token at position {table.sources[k]} moves position {position} by {moved:.2g}"
-    told += f", {beside_rounding(moved, allowed)}"
+    if not trial.way:  # a copy in float64 is held to the rounding of float32, so the factor would be of neither
+        told += f", {beside_rounding(moved, allowed)}"
     verdict = Verdict.LEAK if np.isfinite(moved) else Verdict.NAN
     return fault(verdict, told, usual, evidence, moved, table.results[text, position])
 
@@ -147,13 +158,13 @@ def something(trial: Answers, table: Influence, expected: np.ndarray, said: str,
     Where it moves the positions before that less and less, down to rounding, nothing tells whether it is seen; nor
     where tokens that are seen move that position by no more than rounding hides.
     """
-    share = table.share
+    share = table.shown
     for salt in range(1, MORE_TEXTS + 1):
         blind = expected & ~(share > 1) & ~_faded(share, table.sources)
         if not (left := np.flatnonzero(blind.any(1))).size:
             return FINE
         if salt < MORE_TEXTS:
-            share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).share)
+            share[left] = np.fmax(share[left], table.again(sources=table.sources[left], salt=salt).shown)
     pairs = np.argwhere(blind)[np.abs(table.steps[blind]).argsort(kind="stable")]
     k, position = _surely_blind(trial, share, expected & (table.steps != 0), pairs)
     none, part = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
@@ -169,15 +180,21 @@ def _surely_blind(trial: Answers, share: np.ndarray, others: np.ndarray, pairs: 
     The gap below the weakest of those has to be wider than all between it and the strongest.
     """
     length, known = share.shape[1], share[others & (share > 1)]
-    if not known.size:
+    if not known.size and not (trial.narrow and _any_seen(trial)):
         return int(pairs[0][0]), int(pairs[0][1])
     for k, position in pairs:
         there = share[:, position][others[:, position] & (share[:, position] > 1)]
         there = known if there.size < 2 else there
         if there.size and there.min() >= max(FAINT, there.max() ** 0.5):
             return int(k), int(position)
-    little = f"in {trial.model.dtype} some move other positions by less than rounding"
-    raise NotImplementedError(f"it cannot be told of {length} tokens: {little}")
+    little = f"some move other positions by less than {'a bit' if trial.narrow else 'rounding'}"
+    raise Untold(f"in {trial.dtype} it cannot be told of {length} tokens: {little}")
+
+
+def _any_seen(trial: Answers) -> bool:
+    """Tell whether a token moves another position in a short text."""
+    table = influence(trial, trial.model.lengths((3,))[0])
+    return bool((table.shown > 1)[table.steps != 0].any())
 
 
 def _faded(share: np.ndarray, sources: np.ndarray) -> np.ndarray:
@@ -253,12 +270,14 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
     """The kind of a leak, and its usual cause."""
     if not (forbidden & table.moves).any():
         return "", ""
-    leaks = forbidden & (table.share > 1)
+    leaks = forbidden & (table.shown > 1)
     ahead = table.steps[leaks]
     if ahead.size == forbidden.sum():
-        before = table.share[(table.steps < 0) & (table.share > 1)]  # what tokens before a position do
+        before = table.shown[(table.steps < 0) & (table.shown > 1)]  # what tokens before a position do
         least = np.median(before) / 4 if before.size else np.inf
-        if np.median(table.share[leaks]) < min(1e4, least):
+        of_narrow = np.inf if before.size else 0.0  # a narrow dtype has no such small ones
+        of_rounding = 1e4 if table.finer == 1 else of_narrow
+        if np.median(table.shown[leaks]) < min(of_rounding, least):
             return "every position is moved a little by all that comes after", LITTLE
         said = "every position sees all that comes after"
         return (f"{said}, once a mask is given", GIVEN_UP) if mask else (said, DROPPED)
@@ -310,7 +329,7 @@ def _within(trial: Answers) -> Found:
 def pairs_seen(trial: Answers, chunks: tuple[int, ...] = (), length: int = MEASURED_TOKENS) -> np.ndarray:
     """Pairs of a token and a position that it moves in any of some texts: (S, T)."""
     table = influence(trial, trial.model.lengths((length,))[-1], chunks=chunks)
-    return np.any([table.share > 1, *(table.again(salt=salt).share > 1 for salt in range(1, TEXTS))], axis=0)
+    return np.any([table.shown > 1, *(table.again(salt=salt).shown > 1 for salt in range(1, TEXTS))], axis=0)
 
 
 def fit(trial: Answers) -> tuple[str, bool]:
@@ -319,7 +338,7 @@ def fit(trial: Answers) -> tuple[str, bool]:
         layers, causal = trial.model.layers, trial.model.causal
         trial.fit = "", causal
         with contextlib.suppress(Failed, NotImplementedError):  # at that length
-            seen = pairs_seen(trial)
+            seen = pairs_seen(trial.wide or trial)
             fits = ((fitting(seen, layers, x), x) for x in (causal, not causal))
             trial.fit = next((found for found in fits if found[0] not in ("", "all")), trial.fit)
     return trial.fit

@@ -10,7 +10,7 @@ from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
 from .blackbox import COUNT, Computation, Model, fitting, told
 from .seen import Influence, influence, nothing, something
-from .trial import FAINT, FINE, SIDES, Answers, Found, Places, ask, distance, first, refuse_faint
+from .trial import FAINT, FINE, SIDES, SPACING, Answers, Found, Places, ask, distance, first, refuse_faint
 
 TOKENS = 9
 ORDER_TEXTS = 4  # texts, of which one has to show that order matters
@@ -78,7 +78,7 @@ def _seen_beside(trial: Answers, tokens: np.ndarray, row: int) -> tuple[np.ndarr
         changed = tokens.copy()
         changed[row, source] = trial.others(tokens, salt=salt)[row, source]
         moved[source] = np.fmax(moved[source], distance(plain[row], trial.ask(Computation(changed))[row]))
-    return moved > FAINT * allowed, moved <= allowed
+    return (moved > allowed, moved == 0) if trial.narrow else (moved > FAINT * allowed, moved <= allowed)
 
 
 @ask("batch: other neighbours", "a row is the same whatever the others are", "batch")
@@ -116,12 +116,12 @@ def _three(trial: Answers) -> tuple[int, int, int]:
     return found
 
 
-def _shown(trial: Answers, tokens: np.ndarray) -> tuple[int, int, int]:
+def _shown(trial: Answers, tokens: np.ndarray, finer: float = 1.0) -> tuple[int, int, int]:
     """Ask the same three tokens, if other tokens at two of them move the third by much; if not, it cannot be told."""
     one, other, third = _three(trial)
     others = tokens.copy()
     others[:, [one, other]] = trial.others(tokens)[:, [one, other]]
-    refuse_faint(trial.share(Computation(tokens), Computation(others), third))
+    refuse_faint(trial.share(Computation(tokens), Computation(others), third) * finer)
     return one, other, third
 
 
@@ -175,7 +175,7 @@ def _shifted(trial: Answers, start: int) -> Found:
         with contextlib.suppress(Failed):
             trial.ask(one)
             _refuse_ends(trial, other, start)
-    of_angles = ANGLES * start * float(np.finfo(np.float32).eps)
+    of_angles = ANGLES * start * SPACING["float32"]
     found = trial.same(one, other, said, UNTURNED, slack=max(8, of_angles / trial.rounding) if trial.rounding else 1)
     return _of_digits(trial, found, one) if found.verdict is Verdict.WRONG else found
 
@@ -216,7 +216,7 @@ def _of_digits(trial: Answers, found: Found, one: Computation) -> Found:
 @ask("positions: not ignored", "positions in another order matter", "given positions", "order")
 def _used(trial: Answers) -> Found:
     tokens = trial.texts(ORDER_TEXTS, TOKENS)
-    one, other, third = _shown(trial, tokens)
+    one, other, third = _shown(trial, tokens, trial.finer)  # where positions are ignored, no bit changes
     plain = counted(ORDER_TEXTS)
     mixed = {"positions": _swapped(plain["positions"], one, other)}
     said, usual = "positions in another order change nothing: they are ignored", "the argument is not used"

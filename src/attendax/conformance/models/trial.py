@@ -13,14 +13,12 @@ from ..judge.verdicts import Finding, Verdict
 from ..worker.errors import Failed
 from .blackbox import LONGER, Computation, Model
 
-ROUNDING = {"float64": 2.0**-32, "float32": 2.0**-16}  # a share of a result; of other dtypes the last
-HALF_DTYPES = ("bfloat16", "float16")
-HALF_NUMBERS = 32  # different numbers from which on those of float32 are not all of half precision by chance
-IN_FLOAT32 = {  # what to do, by the framework of a model in half precision
-    "torch": "give model.float(), and leave autocast out", "jax": "make it with weights and layers in float32",
-    "numpy": "compute in float32",
-}  # fmt: skip
+ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
+NARROW_ROUNDING, NARROW_DTYPES = 8.0, ("bfloat16", "float16")  # the coarsest first
+SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
 FAINT = 10.0  # times what can be told: where tokens move another position by less, nothing tells what is seen
+PARTS = "dtypes of parts"  # what is read of a model in place of results
+WIDE = "float64"  # the way of running in which a silence of a narrow dtype is asked about again
 MOST_NOISE = 1e-4  # more than that is not rounding
 Place = tuple[int, int]  # row and position
 Places = Sequence[tuple[Place, Place]]  # of the one, and of the other
@@ -55,6 +53,10 @@ class Found(NamedTuple):
 
 
 FINE = Found(Finding(Verdict.OK))
+
+
+class Untold(NotImplementedError):
+    """The dtype of the results, or the weights of the model, hide what a question asks about."""
 
 
 class Law(NamedTuple):
@@ -96,10 +98,11 @@ def ask(
 
 
 class Answers:
-    """A model, with its answers."""
+    """A model, with its answers; ``way`` is how it is run where a request names none."""
 
-    def __init__(self, model: Model, seed: int) -> None:
-        self.model, self.seed = model, seed
+    def __init__(self, model: Model, seed: int, way: str = "") -> None:
+        self.model, self.seed, self.way = model, seed, way
+        self.dtype = "float32" if way else model.dtype  # a copy in float64 may compute parts in float32
         self.fit: tuple[str, bool] | None = None  # what the model sees, and if causal, once that was measured
         self.wrote: list[str] = []  # the arrays of its caller that it wrote to in any call
         self._answers: dict[tuple[object, ...], np.ndarray] = {}
@@ -107,7 +110,9 @@ class Answers:
 
     def ask(self, request: Computation) -> np.ndarray:
         """Results (B, T, C), or the gradient (B, T, M)."""
+        plain = request.weights is None and not request.chunks and not request.read
         self._refuse_longer(request)
+        request = request._replace(way=request.way or self.way) if plain else request
         key = request.key
         if key not in self._answers:
             self._answers[key], wrote = self.model.run(request)
@@ -145,26 +150,48 @@ class Answers:
         size = np.abs(np.where(np.isfinite(results), results, 0)).max(-1, initial=0.0)
         return np.maximum(size, 1e-3 * size.max(initial=0.0)) * self.rounding
 
+    @property
+    def narrow(self) -> bool:
+        """True where the results have so few digits that what a token does may be lost in them."""
+        return self.dtype in NARROW_DTYPES and not self.model.bits
+
+    @property
+    def finer(self) -> float:
+        """Spacings of numbers that rounding may take, in a narrow dtype; else 1: what shows is more than rounding."""
+        return self.rounding / SPACING.get(self.dtype, 2.0**-7) if self.narrow else 1.0
+
+    @functools.cached_property
+    def inner(self) -> str:
+        """The coarsest narrow dtype in which parts are computed; empty without one, or if nothing tells."""
+        with contextlib.suppress(Failed, NotImplementedError):
+            has = self.ask(Computation(self.texts(1, min(3, self.model.longest or 3)), read=PARTS))
+            return next((name for name, x in zip(NARROW_DTYPES, has, strict=True) if x), "")
+        return ""
+
+    @functools.cached_property
+    def wide(self) -> "Answers | None":
+        """Give the same model in float64, if its results are narrow and it can be converted."""
+        if not self.narrow or "results" not in self.model.ways.get(WIDE, ()):
+            return None
+        found = Answers(self.model, self.seed, WIDE)
+        with contextlib.suppress(Failed, NotImplementedError):
+            found.ask(Computation(self.texts(2, 3)))
+            return found
+        return None
+
     def _rounding(self) -> float:
         """The share of a result that rounding may take; at least what moves a row when it is computed with others."""
         if self.model.bits:
             return 0.0
-        noise, together = 0.0, np.zeros(0)
+        noise = 0.0
         with contextlib.suppress(Failed):  # the laws say so
             tokens = self.texts(3, self.model.lengths((9,))[0])
             together, alone = self.ask(Computation(tokens)), self.ask(Computation(tokens[:1]))
+            self.dtype = next((x for x in NARROW_DTYPES if _are_of(x, together)), self.dtype)
             size = np.abs(alone).max(initial=0.0)
             noise = float(np.abs(together[:1] - alone).max(initial=0.0) / size) if size else 0.0
-        self._refuse_half(together)
-        rounding = ROUNDING.get(self.model.dtype, ROUNDING["float32"])
-        return max(rounding, 8 * noise if noise < MOST_NOISE else 0.0)
-
-    def _refuse_half(self, results: np.ndarray) -> None:
-        """Refuse a model in half precision, where rounding may hide what a token does."""
-        model, hidden = self.model, (f"numbers of {x}" for x in HALF_DTYPES if _are_of(x, results))
-        if half := model.dtype if model.dtype in HALF_DTYPES else next(hidden, ""):
-            said = f"check_model: {model.name} gives {half}, whose rounding may hide what a token does"
-            raise ValueError(f"{said}: {IN_FLOAT32[model.arrays]}")
+        spacing = ROUNDING.get(self.dtype, NARROW_ROUNDING) * SPACING.get(self.dtype, 2.0**-7)
+        return max(spacing, 8 * noise if noise < MOST_NOISE else 0.0)
 
     def same(
         self, one: Computation | np.ndarray, other: Computation, said: str, usual: str,
@@ -186,6 +213,7 @@ class Answers:
         apart, allowed = distance(expected, got), slack * self.allowed(expected)
         if not (wrong := apart > allowed).any():
             return measured(apart, allowed)
+        self._refuse_coarse(apart, allowed / slack)
         k = int(wrong.argmax())
         verdict, how = Verdict.NAN, "is NaN"
         if not np.isnan(got[k]).any():
@@ -194,6 +222,14 @@ class Answers:
         said = f"{said}: row {beside[0]}, position {beside[1]} {how}"
         evidence = Evidence(right, other, at, beside, float(allowed[k]))
         return fault(verdict, said, usual, evidence, apart[k], expected[k])
+
+    def _refuse_coarse(self, apart: np.ndarray, allowed: np.ndarray) -> None:
+        """Say that a difference cannot be told where it is within the rounding of parts of a narrow dtype."""
+        if not self.rounding or self.narrow or not self.inner:
+            return
+        coarse = NARROW_ROUNDING * SPACING.get(self.inner, 2.0**-7) / self.rounding
+        if (apart <= allowed * coarse).all():
+            raise Untold(f"it cannot be told: parts are computed in {self.inner}, which may round by as much")
 
     def share(self, one: Computation, other: Computation, position: int) -> float:
         """The distance of two requests at a position of any row, beside rounding."""
@@ -207,15 +243,17 @@ class Answers:
         allowed, apart = self.allowed(before), distance(before, self.ask(other))
         if (apart > allowed)[:, places].any():
             return FINE
+        if self.narrow and apart[:, places].any():
+            raise Untold(f"in {self.dtype} it cannot be told: what changes is within rounding")
         return silent(said, one, other, (0, position or 0), float(allowed[0, position or 0]), usual)
 
 
 def _are_of(dtype: str, results: np.ndarray) -> bool:
-    """Tell whether all numbers are of a dtype of half precision, whatever holds them, and not by chance."""
-    half = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    """Tell whether all numbers are of a narrow dtype, and not all are whole: that of the model, whatever holds them."""
+    narrow = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     with np.errstate(all="ignore"):
-        kept = np.array_equal(results, results.astype(half).astype(results.dtype), equal_nan=True)
-    return kept and np.unique(results[results != np.rint(results)]).size > HALF_NUMBERS
+        kept = np.array_equal(results, results.astype(narrow).astype(results.dtype), equal_nan=True)
+    return kept and bool((results != np.rint(results)).any())
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -259,7 +297,7 @@ def silent(said: str, one: Computation, other: Computation, at: Place, allowed: 
 def refuse_faint(share: float) -> None:
     """Say that what is seen cannot be told, where a token moves another position by little beside rounding."""
     if share < FAINT:
-        raise NotImplementedError(f"no token moves another position by more than {share:.1f} times what rounding does")
+        raise Untold(f"no token moves another position by more than {share:.1f} times what rounding does")
 
 
 def not_a_number(request: Computation, at: Place, usual: str = "an empty softmax") -> Found:
