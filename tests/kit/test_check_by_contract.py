@@ -311,7 +311,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "layer_mixed": "by a reshape without a transpose",
     "polarity": "by its docstring it hides one", "padded_kept": "by its docstring it hides one",
     "sdpa_past": "does not count the keys of earlier calls",
-    "causal_anyway": "even if causal is False", "rows_of_length": "hide queries",
+    "pico_wide": "with C the width of x", "causal_anyway": "even if causal is False", "rows_of_length": "hide queries",
     "commented_kept": "by its comment it hides one", "padding_repeated": "repeated in the wrong order",
 }  # fmt: skip
 RIGHT = "window_wide", "qkvpacked_swapped"  # another convention

@@ -713,3 +713,10 @@ def rows_of_length(q, k, v, lengths=None):
 def commented_kept(q, k, v, mask=None):
     s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
     return softmax(s if mask is None else np.where(mask, s, -1e9)) @ v
+
+
+def pico_wide(x, w_qkv, n_head):
+    """A matrix for queries, keys and values; scores are divided by the root of the width of x."""
+    q, k, v = (np.split(a, n_head, -1) for a in np.split(x @ w_qkv, 3, -1))
+    heads = (softmax(a @ b.T / np.sqrt(x.shape[-1])) @ c for a, b, c in zip(q, k, v, strict=True))
+    return np.hstack(list(heads))

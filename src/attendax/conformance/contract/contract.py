@@ -247,7 +247,8 @@ class Contract:
             found = [x for x in meanings if x.kind in kinds]
             yield from ["", title] * bool(found)
             for x in found:
-                yield from _rows(x.axis, [x.words + (f"   ({x.source})" if x.source else "")])
+                words = of_width(x.words, self.form)
+                yield from _rows(x.axis, [words + (f"   ({x.source})" if x.source else "")])
         if not meanings:
             yield from ("", AS_THE_LAWS)
         if self.unread:
@@ -348,6 +349,12 @@ def arrays_of(form: Form) -> str:
         own = {k: x.replace("N", "G") for k, x in own.items()} if form.layout in options.IN_GROUPS else own
         return ", ".join(f"{x} as {axes_of(own.get(x, form.layout))}" for x in form.order.split(", "))
     return f"{form.order}{' in one array' if pack else ''} as {axes}{grouped}"
+
+
+def of_width(words: str, form: Form) -> str:
+    """Words in which the width of x has its own letter: of one-hot rows it is the number of tokens."""
+    is_width = form.layout in WEIGHTS and "C" in form.layout
+    return words.replace("√T", "√C, with C the width of x") if is_width else words
 
 
 def _gives(form: Form) -> str:

@@ -25,7 +25,7 @@ from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from . import fitting, pinning
-from .contract import AS_THE_LAWS, Contract, Meaning
+from .contract import AS_THE_LAWS, Contract, Meaning, of_width
 from .describing import Describer
 
 RATE = "dropout_rate"  # of dropout, by the kit's protocol
@@ -120,7 +120,9 @@ class Understood(NamedTuple):
             report = _with_defect(report, x, contract) if x.kind == DEFECT else report
         named = [cause.name for cause in report.causes]
         defects = tuple(x.words for x in meanings if x.kind == DEFECT and x.words not in named)
-        report = report._replace(unsettled=tuple(_unsettled(contract, report, settled)), defects=defects)
+        causes = tuple(cause._replace(name=of_width(cause.name, contract.form)) for cause in report.causes)
+        defects = tuple(of_width(words, contract.form) for words in defects)
+        report = report._replace(unsettled=tuple(_unsettled(contract, report, settled)), defects=defects, causes=causes)
         otherwise = contract.adapter() or contract.unread or any(x.kind != DEFECT for x in meanings)
         lines = [x for x in contract.lines() if not (report.failures and x == AS_THE_LAWS)]
         return report._replace(called=tuple(lines) if otherwise else ())
