@@ -1,6 +1,7 @@
 """Calls of one function: each answer is kept, and compared with what a form gives."""
 
 import collections
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ class Caller:
         self.alike: list[str] = []  # options that it takes beside as many queries as keys alone
         self.plain_probes: dict[tuple[int, ...], Probe] = {}
         self.answers: dict[Any, tuple[Answer, Probe, Form]] = {}
+        self.failing: dict[Any, Probe] = {}  # calls that raise, whatever axes the result would have
         self.rights: dict[Any, tuple[Answer, Probe]] = {}
         self.several, self.rough = False, False  # whether it gives several arrays, and is as exact as half precision
         self.taken, self.refusals = set[str](), dict[str, str]()  # keywords that it took; what it said of others
@@ -43,6 +45,9 @@ class Caller:
     def answer(self, form: Form, probe: Probe) -> Answer:
         """The result; nothing where it refuses that."""
         key = repr(form.plain()), id(probe)
+        call = repr(dataclasses.replace(form.plain(), returned="")), id(probe)
+        if call in self.failing:
+            return ()
         if key not in self.answers:
             names = {form.options[k].name for k in probe.options if k in form.options} - {""}
             if any(self.deaths[x] >= MOST_DEATHS for x in names - self.taken):
@@ -54,6 +59,7 @@ class Caller:
                     raise found
                 self.refusals |= {x: found.said for x in names if found.refusal and x in found.said}
                 if found is self.failed:  # and no error of the adapter
+                    self.failing[call] = probe  # so that no other probe has its id
                     self.raised = dict.fromkeys(names, found) | self.raised
                 self.first_error, found = self.first_error or str(found), ()
             self.taken |= {form.options[k].name for k in probe.options if found and k in form.options}

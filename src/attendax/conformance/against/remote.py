@@ -74,6 +74,7 @@ class Here(Subject):
         self.uses = {x.__name__.partition(".")[0] for x in around if isinstance(x, types.ModuleType)}
         bare = self.uses.isdisjoint(NAMES)  # a function of methods alone
         others = (x for x in ("jax", "torch") if x in sys.modules or (bare and importlib.util.find_spec(x)))
+        others = (x for x in others if x != "jax" or not _is_of_numpy(self.fn))
         self.kinds = self.kinds or ["numpy", *others]
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
@@ -254,6 +255,13 @@ def import_line(path: str) -> str:
     if foreign.is_path(path):
         return FOREIGN.format(path)
     return text.import_line(None, path) if ":" in path else f"# fn is {path}"
+
+
+def _is_of_numpy(fn: Any) -> bool:
+    """Tell whether a function uses NumPy and nothing else from around it, so that JAX arrays would change nothing."""
+    around = inspect.getclosurevars(fn) if inspect.isfunction(fn) else None
+    used = [*around.globals.values(), *around.nonlocals.values()] if around else []
+    return bool(used) and all(x is np for x in used)
 
 
 def _source(fn: Any) -> str:
