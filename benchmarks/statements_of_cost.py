@@ -187,8 +187,8 @@ def finds_of_check(results: Results) -> str:
     functions = len(set(to_the_end))
     return (
         tables.table(("bug found by", "runs", "CPU seconds, mean", "CPU seconds, largest"), table)
-        + f"\n{len(to_the_end)} more runs, of {functions} functions, could not end at the first fault. These functions end "
-        "processes, try to find the judge, or have a bug that no single case shows. "
+        + f"\n{len(to_the_end)} more runs, of {functions} functions, could not end at the first fault. These functions "
+        "end processes, try to find the judge, or have a bug that no single case shows. "
         "All runs, in the table or not, found the bug."
     )
 
