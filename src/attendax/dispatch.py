@@ -12,11 +12,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax import checks
-from attendax.checks import knows_keywords
 from attendax.kernels.call import Call, as_asked, checked_call, with_arrays, with_traced
 from attendax.kernels.derivatives import attend
 from attendax.kernels.online_softmax import max_or_zero
-from attendax.kernels.operands import takes_arrays, wide_dtype
+from attendax.kernels.operands import public, wide_dtype
 from attendax.masks import ArrayLike, Mask
 from attendax.options import Options, in_full
 from attendax.scores import ScoreModifier
@@ -35,8 +34,7 @@ def attention(
 def attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **options: Unpack[Options]
 ) -> Array | tuple[Array, Array]: ...
-@knows_keywords
-@takes_arrays
+@public
 @in_full
 def attention(
     query: ArrayLike,
@@ -90,8 +88,7 @@ def attention(
     return as_asked(results, query, value, return_lse, score_mod)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
     """Attention over the union of two disjoint sets of keys, from the attention over each (L9).
 

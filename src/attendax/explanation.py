@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendax.checks import is_traced, knows_keywords
+from attendax.checks import is_traced
 from attendax.dispatch import attention
 from attendax.kernels import cudnn, gpu, native
 from attendax.kernels.backends import default_platform, on
@@ -16,7 +16,7 @@ from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, grid_of, 
 from attendax.kernels.blockwise.tiles import Grid
 from attendax.kernels.call import Call, checked_call, is_symbolic
 from attendax.kernels.native import counting
-from attendax.kernels.operands import Operands, Plan, takes_arrays
+from attendax.kernels.operands import Operands, Plan, public
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 from attendax.sharding.layout import Layout, choice_for, layout_of
@@ -93,8 +93,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def explain(
     query: Any,
     key: Any,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from attendax.checks import bounds, fail, is_traced, knows_keywords
+from attendax.checks import bounds, fail, is_traced
 from attendax.checks.advice import on_integers
 from attendax.kernels.blockwise.algorithm import by_rows
 from attendax.kernels.blockwise.partition import grid_of
@@ -18,7 +18,7 @@ from attendax.kernels.call import Call, checked_call
 from attendax.kernels.derivatives import attend
 from attendax.kernels.numerics import fusion_barrier
 from attendax.kernels.online_softmax import max_or_zero, parts_of_softmax, parts_of_weights, sum_or_one
-from attendax.kernels.operands import Operands, Plan, takes_arrays
+from attendax.kernels.operands import Operands, Plan, public
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 from attendax.sharding.layout import refuse_divided_tokens
@@ -40,8 +40,7 @@ class AttentionStats(NamedTuple):
     received: Array
 
 
-@knows_keywords
-@takes_arrays
+@public
 def attention_stats(
     query: ArrayLike,
     key: ArrayLike,
@@ -124,8 +123,7 @@ def _no_stats(call: Call, shape: tuple[int, ...]) -> AttentionStats:
     return AttentionStats(zeros, zeros, zeros.astype(jnp.int32) - 1, jnp.zeros((*shape[:-2], shape[-1]), zeros.dtype))
 
 
-@knows_keywords
-@takes_arrays
+@public
 def weights_at(
     query: ArrayLike,
     key: ArrayLike,

@@ -193,6 +193,11 @@ def takes_arrays(function: Function) -> Function:
     return cast(Function, call)
 
 
+def public(function: Function) -> Function:
+    """Decorate a public function with options: ``takes_arrays``, and advice for a wrong keyword."""
+    return checks.knows_keywords(takes_arrays(function))
+
+
 def widen(*arrays: ArrayLike | None) -> tuple[Any, ...]:
     """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
     dtype = wide_dtype(*(array.dtype for array in arrays if array is not None))

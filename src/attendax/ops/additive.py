@@ -6,17 +6,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.checks import check, knows_keywords
+from attendax.checks import check
 from attendax.kernels.numerics import finite_straight_through, mark_of_rows
-from attendax.kernels.operands import takes_arrays, widen
+from attendax.kernels.operands import public, takes_arrays, widen
 from attendax.masks import ArrayLike
 
 from .full_attention import out_and_weights
 from .weighted_sum import as_allowed, matmul, pull_back
 
 
-@knows_keywords
-@takes_arrays
+@public
 def additive_attention(
     Q: ArrayLike,
     K: ArrayLike,
@@ -65,8 +64,7 @@ def _attend(
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def additive_attention_backward(
     grad_output: ArrayLike, Q: ArrayLike, K: ArrayLike, V: ArrayLike, W_q: ArrayLike, W_k: ArrayLike, v: ArrayLike,
     mask: ArrayLike | None = None,

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.checks import check, knows_keywords
-from attendax.kernels.operands import takes_arrays, widen
+from attendax.checks import check
+from attendax.kernels.operands import public, takes_arrays, widen
 from attendax.masks import ArrayLike
 from attendax.sharding.layout import refuse_divided_tokens
 
@@ -21,8 +21,7 @@ from .full_attention import out_and_weights
 from .weighted_sum import as_allowed, matmul_transposed, pull_back, softmax
 
 
-@knows_keywords
-@takes_arrays
+@public
 def compute_attention_scores(Q: ArrayLike, K: ArrayLike, scale: bool = True) -> Array:
     """Compare every query with every key: ``scores = Q Kᵀ / √d_k`` (Vaswani et al. 2017, equation 1).
 
@@ -49,8 +48,7 @@ def compute_attention_scores(Q: ArrayLike, K: ArrayLike, scale: bool = True) -> 
     return matmul_transposed(factor * q, k).astype(Q.dtype)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def compute_attention_scores_backward(
     grad_output: ArrayLike, Q: ArrayLike, K: ArrayLike, scale: bool = True
 ) -> tuple[Array, Array]:
@@ -60,8 +58,7 @@ def compute_attention_scores_backward(
     return pull_back(lambda Q, K: compute_attention_scores(Q, K, scale), grad_output, Q, K)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def apply_attention_mask(scores: ArrayLike, mask: ArrayLike, mask_value: float = -1e9) -> Array:
     """Replace the scores of forbidden pairs by ``mask_value``; ``spec`` has the limits of that.
 
@@ -83,8 +80,7 @@ def apply_attention_mask(scores: ArrayLike, mask: ArrayLike, mask_value: float =
     return jnp.where(as_allowed(mask, scores.shape), scores, jnp.asarray(mask_value, scores.dtype))
 
 
-@knows_keywords
-@takes_arrays
+@public
 def apply_attention_mask_backward(
     grad_output: ArrayLike, scores: ArrayLike, mask: ArrayLike, mask_value: float = -1e9
 ) -> Array:
@@ -121,8 +117,7 @@ def attention_weights_backward(grad_output: ArrayLike, scores: ArrayLike, axis: 
     return pull_back(lambda scores: softmax(scores, axis), grad_output, scores)[0]
 
 
-@knows_keywords
-@takes_arrays
+@public
 def scaled_dot_product_attention(
     Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None = None, *, bias: ArrayLike | None = None
 ) -> tuple[Array, Array]:
@@ -163,8 +158,7 @@ def _attend(
     return out_and_weights(Q, K, V, as_allowed(mask, shape), bias)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def scaled_dot_product_attention_backward(
     grad_output: ArrayLike, Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None = None, *,
     bias: ArrayLike | None = None,

@@ -6,8 +6,7 @@ from typing import Any
 from jax import Array
 
 from attendax import checks
-from attendax.checks import knows_keywords
-from attendax.kernels.operands import takes_arrays, widen
+from attendax.kernels.operands import public, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import EncoderBlockParams, MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
@@ -19,8 +18,7 @@ from .token_wise import feed_forward
 from .weighted_sum import pull_back
 
 
-@knows_keywords
-@takes_arrays
+@public
 @over_auto_axes
 def encoder_block(
     x: ArrayLike,
@@ -103,8 +101,7 @@ def _at_once(
     return output.astype(x.dtype)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def encoder_block_backward(
     grad_output: ArrayLike, x: ArrayLike, params: EncoderBlockParams, *, num_heads: int,
     mask: Mask | ArrayLike | None = None, norm: str = "pre", activation: str = "relu", eps: float = 1e-6,

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attendax.checks import knows_keywords
 from attendax.inspection import all_weights
 from attendax.kernels.call import Call, as_asked, checked_call, results_of
 from attendax.kernels.derivatives import attend
-from attendax.kernels.operands import takes_arrays
+from attendax.kernels.operands import public
 from attendax.kernels.sinks import share_of_keys, with_sinks
 from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike, Mask
@@ -32,8 +31,7 @@ def attention(
 def attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **options: Unpack[Options]
 ) -> Array | tuple[Array, Array]: ...
-@knows_keywords
-@takes_arrays
+@public
 @in_full
 def attention(
     query: ArrayLike,
@@ -94,8 +92,7 @@ def out_and_weights(
     return out.reshape(*query.shape[:-1], value.shape[-1]), weights.reshape(allowed.shape)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def attention_with_weights(
     query: ArrayLike,
     key: ArrayLike,
@@ -120,8 +117,7 @@ def attention_with_weights(
     return *as_asked(results, query, value, True, score_mod), weights
 
 
-@knows_keywords
-@takes_arrays
+@public
 def attention_backward(
     grad_output: ArrayLike, query: ArrayLike, key: ArrayLike, value: ArrayLike, *, mask: Mask | ArrayLike | None = None,
     bias: ArrayLike | None = None, score_mod: ScoreModifier | None = None, scale: float | ArrayLike | None = None,

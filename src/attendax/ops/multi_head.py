@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.checks import check, fail, knows_keywords
+from attendax.checks import check, fail
 from attendax.dispatch import attention
-from attendax.kernels.operands import takes_arrays, widen
+from attendax.kernels.operands import public, takes_arrays, widen
 from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams, QKNorm
@@ -63,8 +63,7 @@ def init_multi_head_attention(
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
 
 
-@knows_keywords
-@takes_arrays
+@public
 @over_auto_axes
 def multi_head_attention(
     query: ArrayLike,
@@ -149,8 +148,7 @@ def forward(
     return affine(context, *output_weights).astype(Q.dtype), cache
 
 
-@knows_keywords
-@takes_arrays
+@public
 def multi_head_attention_forward(
     Q: ArrayLike,
     K: ArrayLike,
@@ -198,8 +196,7 @@ def multi_head_attention_forward(
     return output, inputs | params._asdict() | steps | of_norm
 
 
-@knows_keywords
-@takes_arrays
+@public
 def multi_head_attention_backward(
     grad_output: ArrayLike, cache: dict[str, Any]
 ) -> tuple[Array, Array, Array, dict[str, Array]]:

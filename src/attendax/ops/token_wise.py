@@ -11,8 +11,8 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from attendax import checks
-from attendax.checks import check, knows_keywords
-from attendax.kernels.operands import takes_arrays, widen
+from attendax.checks import check
+from attendax.kernels.operands import public, widen
 from attendax.mask_kinds import lifted
 from attendax.masks import ArrayLike
 
@@ -99,8 +99,7 @@ def activated(activation: str, before: Array, gated: bool) -> Array:
     return jax.checkpoint(run)(before)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def feed_forward(
     x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *, activation: str = "relu"
 ) -> Array:
@@ -134,8 +133,7 @@ def _feed_forward(
     return affine(activated(activation, affine(wide, w_1, b_1), False), w_2, b_2).astype(x.dtype)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def feed_forward_backward(
     grad_output: ArrayLike, x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *,
     activation: str = "relu",
@@ -146,8 +144,7 @@ def feed_forward_backward(
     return pull_back(partial(_feed_forward, function, activation=activation), grad_output, x, W1, b1, W2, b2)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def gated_feed_forward(
     x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *, activation: str = "gelu"
 ) -> Array:
@@ -178,8 +175,7 @@ def _gated(x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayL
     return affine(activated(activation, affine(wide, w_1, b_1), True), w_2, b_2).astype(x.dtype)
 
 
-@knows_keywords
-@takes_arrays
+@public
 def gated_feed_forward_backward(
     grad_output: ArrayLike, x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *,
     activation: str = "gelu",

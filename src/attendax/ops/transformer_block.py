@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.checks import check, knows_keywords
-from attendax.kernels.operands import takes_arrays
+from attendax.checks import check
+from attendax.kernels.operands import public, takes_arrays
 from attendax.masks import ArrayLike
 from attendax.params import EncoderBlockParams, EncoderParams
 
@@ -59,8 +59,7 @@ def init_encoder_block(
     )
 
 
-@knows_keywords
-@takes_arrays
+@public
 def stack_encoder_blocks(
     x: ArrayLike,
     blocks: Sequence[EncoderBlockParams],
@@ -104,8 +103,7 @@ def _stack(
     return hidden
 
 
-@knows_keywords
-@takes_arrays
+@public
 def stack_encoder_blocks_backward(
     grad_output: ArrayLike, x: ArrayLike, blocks: Sequence[EncoderBlockParams], mask: ArrayLike | None = None, *,
     num_heads: int, norm: str = "pre", activation: str = "relu", eps: float = 1e-6,

@@ -7,9 +7,9 @@ from typing import Any, Literal, Required, TypeVar, Unpack, cast, overload
 import jax
 from jax import Array
 
-from attendax.checks import fail, knows_keywords, one_of
+from attendax.checks import fail, one_of
 from attendax.kernels.call import as_asked, checked_call
-from attendax.kernels.operands import takes_arrays
+from attendax.kernels.operands import public
 from attendax.masks import ArrayLike
 from attendax.options import ResultOptions
 
@@ -50,8 +50,7 @@ def attention(
 def attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **rest: Unpack[Across]
 ) -> Array | tuple[Array, Array]: ...
-@knows_keywords
-@takes_arrays
+@public
 def attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -127,8 +126,7 @@ def attention_on_mesh(
 def attention_on_mesh(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **rest: Unpack[OnMesh]
 ) -> Array | tuple[Array, Array]: ...
-@knows_keywords
-@takes_arrays
+@public
 def attention_on_mesh(
     query: ArrayLike,
     key: ArrayLike,

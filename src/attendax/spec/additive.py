@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 from attendax import checks
-from attendax.checks import check, knows_keywords
+from attendax.checks import check
 
-from .weighted_sum import Array, average, average_backward, quiet, take_out, widen
+from .weighted_sum import Array, average, average_backward, public, take_out, widen
 
 
-@knows_keywords
-@quiet
+@public
 def additive_attention(
     Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
 ) -> tuple[Array, Array]:
@@ -66,8 +65,7 @@ def _forward(
     return output, weights, allowed, hidden, (q, k, values, w_q, w_k, vector)
 
 
-@knows_keywords
-@quiet
+@public
 def additive_attention_backward(
     grad_output: Array, Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
 ) -> tuple[Array, ...]:

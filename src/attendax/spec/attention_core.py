@@ -14,7 +14,7 @@ from .weighted_sum import (
     Array,
     average,
     average_backward,
-    quiet,
+    public,
     softmax,
     softmax_backward,
     sum_to_shape,
@@ -23,8 +23,7 @@ from .weighted_sum import (
 )
 
 
-@knows_keywords
-@quiet
+@public
 def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     """Compare every query with every key.
 
@@ -60,8 +59,7 @@ def _factor(Q: Array, scale: bool = True) -> float:
     return 1 / math.sqrt(Q.shape[-1]) if scale else 1.0
 
 
-@knows_keywords
-@quiet
+@public
 def compute_attention_scores_backward(
     grad_output: Array, Q: Array, K: Array, scale: bool = True
 ) -> tuple[Array, Array]:
@@ -91,8 +89,7 @@ def compute_attention_scores_backward(
     return (gradient @ k).astype(Q.dtype), (gradient.swapaxes(-1, -2) @ q).astype(K.dtype)
 
 
-@knows_keywords
-@quiet
+@public
 def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Replace the scores of forbidden pairs.
 
@@ -180,8 +177,7 @@ def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1
     return softmax_backward(grad_output, scores, axis)
 
 
-@knows_keywords
-@quiet
+@public
 def scaled_dot_product_attention(
     Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
 ) -> tuple[Array, Array]:
@@ -237,8 +233,7 @@ def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
     return np.where(overflow, np.copysign(limit, total), total), allowed & (bias != -np.inf)
 
 
-@knows_keywords
-@quiet
+@public
 def scaled_dot_product_attention_backward(
     grad_output: Array, Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
 ) -> tuple[Array, ...]:

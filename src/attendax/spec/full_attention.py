@@ -15,7 +15,7 @@ from attendax.params import AttentionGradients
 from . import dropout
 from .attention_core import add_bias
 from .score_modifiers import modify, modify_backward, sink, sink_backward, with_sink_gradients
-from .weighted_sum import Array, as_allowed, average, average_backward, quiet, sum_to_shape, take_out, widen
+from .weighted_sum import Array, as_allowed, average, average_backward, public, quiet, sum_to_shape, take_out, widen
 
 LOW = -16  # the least exponent of scaled queries that are not raised
 
@@ -174,8 +174,7 @@ def log_sum_exp(scores: Array) -> Array:
     return shift + np.log(np.exp(scores - shift[..., None]).sum(axis=-1))
 
 
-@knows_keywords
-@quiet
+@public
 def attention_backward(
     grad_output: Array, query: Array, key: Array, value: Array, *, mask: Any = None, bias: Array | None = None,
     score_mod: Any = None, scale: Any = None, dropout_rate: float = 0.0, dropout_rng: Any = None,

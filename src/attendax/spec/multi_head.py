@@ -13,11 +13,10 @@ from .heads import merge_heads, split_heads
 from .layer import Layer, generator, glorot
 from .norms import rms_norm, rms_norm_backward
 from .token_wise import affine_backward
-from .weighted_sum import Array, as_allowed, average, average_backward, quiet, take_out, widen
+from .weighted_sum import Array, as_allowed, average, average_backward, public, take_out, widen
 
 
-@knows_keywords
-@quiet
+@public
 def multi_head_attention_forward(
     Q: Array,
     K: Array,
@@ -98,8 +97,7 @@ def _affine(x: Array, W: Array, b: Array) -> Array:
     return x @ W if b is None else x @ W + b
 
 
-@knows_keywords
-@quiet
+@public
 def multi_head_attention_backward(
     grad_output: Array, cache: dict[str, Any]
 ) -> tuple[Array, Array, Array, dict[str, Array]]:

@@ -8,7 +8,7 @@ from attendax import checks
 from attendax.checks import knows_keywords
 
 from .layer import generator
-from .weighted_sum import Array, quiet, widen
+from .weighted_sum import Array, public, widen
 
 
 def sinusoidal_encoding(max_length: int, d_model: int) -> Array:
@@ -115,8 +115,7 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any = Non
     return generator("learned_positional_encoding", rng).normal(0.0, 0.02, (max_length, d_model))
 
 
-@knows_keywords
-@quiet
+@public
 def rotary_encoding(
     x: Array,
     *,
@@ -188,8 +187,7 @@ def _turned(x: Array, positions: Any, turns: checks.Turns, direction: int) -> Ar
     return np.concatenate([turned, rest], axis=-1).astype(x.dtype)
 
 
-@knows_keywords
-@quiet
+@public
 def rotary_encoding_backward(
     grad_output: Array, x: Array, *, theta: float = 10000.0, positions: Any = None, frequencies: Any = None,
     axes: Any = None, interleaved: bool = False,

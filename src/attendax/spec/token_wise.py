@@ -6,9 +6,9 @@ import numpy as np
 from scipy.special import erf, expit
 
 from attendax import checks
-from attendax.checks import check, knows_keywords
+from attendax.checks import check
 
-from .weighted_sum import Array, quiet, widen
+from .weighted_sum import Array, public, widen
 
 
 def _relu(x: Array) -> tuple[Array, Array]:
@@ -43,8 +43,7 @@ _ACTIVATIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _
 """Name -> a function that gives the activation and its derivative."""
 
 
-@knows_keywords
-@quiet
+@public
 def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu") -> Array:
     """Put every token through the same two-layer network.
 
@@ -77,8 +76,7 @@ def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activa
     return (hidden @ w2 + c2).astype(x.dtype)
 
 
-@knows_keywords
-@quiet
+@public
 def feed_forward_backward(
     grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu"
 ) -> tuple[Array, ...]:
@@ -111,8 +109,7 @@ def feed_forward_backward(
     return tuple(grad.astype(array.dtype) for grad, array in zip(gradients, arrays.values(), strict=True))
 
 
-@knows_keywords
-@quiet
+@public
 def gated_feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu") -> Array:
     """Put every token through a two-layer network with a gate.
 
@@ -146,8 +143,7 @@ def gated_feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, 
     return (_ACTIVATIONS[activation](before)[0] * gate @ w2 + c2).astype(x.dtype)
 
 
-@knows_keywords
-@quiet
+@public
 def gated_feed_forward_backward(
     grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu"
 ) -> tuple[Array, ...]:

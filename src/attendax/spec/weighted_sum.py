@@ -4,17 +4,25 @@ This is where "nothing" gets its meaning. A query that may look at no key has we
 has weight 0, and because ``0 * NaN`` is NaN, only finite numbers ever meet that 0 (L6).
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from attendax import checks
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 Array = np.ndarray
 """Of any floating dtype (L8); shapes are in the docstrings, with the axis letters of docs/laws.md."""
 
 quiet = np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore")
 """NaN and Inf are legal inputs here and go where the formulas send them; NumPy need not warn of each."""
+
+
+def public(function: Function) -> Function:
+    """Decorate a public function with options: ``quiet``, and advice for a wrong keyword."""
+    return checks.knows_keywords(quiet(function))
 
 
 def widen(*arrays: Any) -> tuple[Any, ...]:
