@@ -24,7 +24,6 @@ FOLDERS: list[str] = []  # where the worker may write what is gone with it
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
-FROM_FILES = "the results come from files"
 RANK_4_ALONE = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
@@ -102,7 +101,7 @@ def implementation(path: str, name: str | None = None) -> Implementation:
     kind, _, rest = path.partition(":")
     answer = ANSWERS[kind](rest)
     made = of_answers(answer, name or name_of(path), SOURCE.format(path), getattr(answer, "accepted", None))
-    return dataclasses.replace(made, recorded=True, process=FROM_FILES) if kind == "folder" else made
+    return dataclasses.replace(made, recorded=True) if kind == "folder" else made
 
 
 def of_answers(
