@@ -30,18 +30,20 @@ def speed(results: Results) -> str:
     """The front page: a row for each processor, of calls with nothing to skip, and one number for compiling."""
     full = results.full
     plain = {case for case in by_measure(full)[0] if sees_all(full, case)}
-    places = {
-        f"{machine(full).partition(',')[0]} with AVX-512": full,
-        "the same processor, AVX2 only": results.avx2,
-        "AMD EPYC of Zen 4": results.zen4,
-        "Intel Xeon": results.xeon,
+    places = {  # the generations follow from the sizes of the caches
+        "AMD EPYC (Zen 5), with AVX-512": full,
+        "AMD EPYC (Zen 4), with AVX-512": results.zen4,
+        "AMD EPYC (Zen 3), without AVX-512": results.avx2,
+        "Intel Xeon, with AVX-512": results.xeon,
     }
     rows = []
     for place, run in places.items():
         if run:
             forward, gradient = by_measure(run)
             ratios = [*forward.values(), *gradient.values()]
-            fast = mean(forward[case] for case in plain) if plain <= forward.keys() else "not all shapes measured"
+            found = plain & forward.keys()
+            few = "" if found == plain else f", over {len(found)} shapes only"
+            fast = mean(forward[case] for case in sorted(found)) + few
             rows.append([place, fast, f"{sum(map(behind, ratios))} of {len(ratios)}"])
     header = (
         "CPU (2 cores, float32 arrays)",
