@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from statistics import median
 from typing import Any
 
 import cores
@@ -21,7 +20,7 @@ RUNS = {  # fields of Results, the words for their rows, and their folders
     "zen4": ("AMD EPYC of Zen 4", "zen4"),
     "xeon": ("Intel Xeon, AVX-512", "xeon"),
 }
-REMARKS = {"xeon": "; both cores may be threads of one core"}  # on the machine
+REMARKS = {"xeon": "the two cores may be two hyperthreads of one core"}  # on the machine
 MEASURES = {"backward": "with the gradient", "jvp": "derivative in one direction", "hvp": "Hessian times a vector"}
 TRAINED = "encoder block 32 x 128 x 384, training step"
 
@@ -120,23 +119,17 @@ def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> It
 
 
 def beside_a_product(results: Results) -> str:
-    full, product = results.full, results.full["about"]["matmul_gflops"]
-    torch = [record["gflops"] for measure in SINGLE for record in plain(full, TORCH, measure, 2048)]
-    forward, gradient = (list(plain(full, OURS, measure, 2048)) for measure in SINGLE)
-    whole, causal = (span(r["share_of_matmul"] for r in forward if r["causal"] == which) for which in (False, True))
-    rows = [
-        ["attendax, forward, no mask", whole],
-        ["attendax, forward, causal", causal],
-        ["attendax, with the gradient, causal or no mask", span(r["share_of_matmul"] for r in gradient)],
-        [
-            "torch, all of these calls",
-            f"{span([gflops / product for gflops in torch])}, median {median(torch) / product:.2f}",
-        ],
-    ]
+    torch = [record["gflops"] for measure in SINGLE for record in plain(results.full, TORCH, measure, 2048)]
+    ours = span(record["share_of_matmul"] for measure in SINGLE for record in plain(results.full, OURS, measure, 2048))
+    theirs = span([gflops / results.full["about"]["matmul_gflops"] for gflops in torch])
     size = f"{PRODUCT_SIDE:,} x {PRODUCT_SIDE:,}"
-    speed = f"The product of two {size} matrices ran at {product:.0f} GFLOP/s, by the faster of XLA and NumPy."
-    calls = "The table has the speed of attention with at least 2,048 queries and keys, as a fraction of this speed:"
-    return f"{speed} {calls}\n\n" + tables.table(("", "fraction of the product's GFLOP/s"), rows)
+    return (
+        "Attention is mostly matrix products. So the speed of a large product, in GFLOP/s, shows about how fast it "
+        "could be. "
+        f"attendax has {ours} of the speed of a {size} product, and torch SDPA {theirs}. "
+        "These are calls with at least 2,048 queries and keys, with no mask or a causal one, with and without "
+        "gradients."
+    )
 
 
 def with_more_cores(results: Results) -> str:
@@ -154,11 +147,10 @@ def with_more_cores(results: Results) -> str:
         ]
         lines.append((f"attendax, times as fast as torch, both on {words}", leads))
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
-    priority = " The process had real-time priority (`chrt -r 20`)." if run["about"].get("real_time_priority") else ""
     return (
-        "The second core [shares a cache](#two-cores-one-cache-or-two) with the first. The numbers are geometric means "
+        "The two cores of this table [share a cache](#two-cores-one-cache-or-two). The numbers are geometric means "
         f"over {len(own[0])} shapes (with the gradient: {len(own[1])}). "
-        f"Rows with torch leave out shapes that it cannot compute.{priority} "
+        "Rows with torch leave out shapes that it cannot compute. "
         f"Source: `benchmarks/results/cores` ({machine(run)}; {when(run)}).\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
@@ -180,7 +172,7 @@ def by_measure(run: dict[str, Any]) -> list[dict[str, float]]:
 
 
 def beside_torch(results: Results) -> str:
-    """A row for each run: span and mean of both measures, the means with nothing to skip, where torch is faster."""
+    """A row for each run: means of both measures, over all shapes and with nothing to skip; where torch is faster."""
     rows = []
     for field, (words, folder) in RUNS.items():
         if (run := getattr(results, field)) is None:
@@ -189,7 +181,7 @@ def beside_torch(results: Results) -> str:
         cells = []
         for ratios in by_measure(run):
             unskipped = mean(ratio for case, ratio in ratios.items() if sees_all(run, case))
-            cells += [f"{span(ratios.values())}, mean {mean(ratios.values())}", unskipped]
+            cells += [mean(ratios.values()), unskipped]
         rows.append([words, *cells, ", ".join(ahead(run, TORCH)) or "none"])
     header = (
         "run",
@@ -204,25 +196,18 @@ def beside_torch(results: Results) -> str:
 
 def where_measured(results: Results) -> str:
     """A row for each run: machine, commit, versions, and how many of the rounds that were kept were disturbed."""
-    rows = []
+    rows, remarks = [], []
     for field, (words, _) in RUNS.items():
         if (run := getattr(results, field)) is None:
             continue
         kept = [r for r in run["records"] if r["status"] == "timed" and r["contestant"] == OURS]
         disturbed = sum(r["rounds_disturbed"] for r in kept) / sum(len(r["seconds"]) for r in kept)
-        speed = f"{run['about']['matmul_gflops']:.0f}{REMARKS.get(field, '')}"
+        speed = f"{run['about']['matmul_gflops']:.0f}"
         rows.append([words, speed, version(run, "torch"), version(run, "jax"), when(run), f"{disturbed:.0%}"])
-    return tables.table(
-        (
-            "run",
-            "matrix product, GFLOP/s",
-            "torch",
-            "jax",
-            "measured code, date",
-            "disturbed rounds",
-        ),
-        rows,
-    )
+        if field in REMARKS:
+            remarks.append(f'In the run "{words}", {REMARKS[field]}.')
+    header = ("run", "matrix product, GFLOP/s", "torch", "jax", "measured code, date", "disturbed rounds")
+    return "\n\n".join([*remarks, tables.table(header, rows)])
 
 
 def leads(results: Results) -> dict[str, dict[str, float]]:

@@ -75,7 +75,7 @@ class TestOtherNumbers:
         assert f"| {words} |" not in statements.where_measured(none)
         slow = RESULTS._replace(**{field: self.slower()})
         assert re.search(
-            rf"^\| {words} \| 0.00 to .*\| `minilm-128` \(forward 0.00", statements.beside_torch(slow), re.MULTILINE
+            rf"^\| {words} \| 0.00 \| .*\| `minilm-128` \(forward 0.00", statements.beside_torch(slow), re.MULTILINE
         )
         assert re.search(rf"^\| {words} \| .*\| \d+%", statements.where_measured(slow), re.MULTILINE)
 
