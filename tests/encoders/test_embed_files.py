@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 import small_bert
 from attendax import spec
 from attendax.cli import main
-from attendax.commands import texts
-from attendax.commands.embed import VectorFile
+from attendax.commands.embed import VectorFile, progress
 from attendax.encoders import encode
-from attendax.encoders.batches import LADDER, SHORTEST, plan_rows
-from attendax.encoders.embedding import embed, embed_by_specification
+from attendax.encoders.embedding import LADDER, SHORTEST, embed, embed_by_specification, plan_rows
 from attendax.encoders.sentences import load_sentence_encoder, tokenize
 from attendax.exits import Refusal
 from full_disk import full_disk
@@ -109,13 +107,13 @@ class TestOutput:
         terminal = Terminal(io.BytesIO())
         monkeypatch.setattr(sys, "stderr", terminal)
         ticks = itertools.count()
-        assert list(texts.progress(range(3), clock=lambda: next(ticks))) == [0, 1, 2]
+        assert list(progress(range(3), clock=lambda: next(ticks))) == [0, 1, 2]
         terminal.flush()
         shown = terminal.buffer.getvalue().decode()
         assert shown.startswith("\r1 texts, ")
         assert shown.endswith(" a second\n")
         monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
-        assert list(texts.progress(range(3))) == [0, 1, 2]
+        assert list(progress(range(3))) == [0, 1, 2]
 
 
 class TestPooling:

@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,6 @@ import numpy as np
 from attendax import writing
 from attendax.exits import FAILED, Refusal
 from attendax.legible import columns, one_line, wrapped
-
-from . import texts
 
 if TYPE_CHECKING:
     from attendax.encoders.embedding import Embedding
@@ -28,6 +28,8 @@ NEAREST = 3  # beyond that, how many neighbours of each text are listed
 MARGIN = 20  # columns that a text leaves for numbers beside it
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
 TITLE = 60  # columns of the text in the title of a picture
+LONGEST = 2**20  # bytes of a line; models cut after a few hundred words
+EVERY = 0.5  # seconds between two reports of progress
 HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
 
 
@@ -46,7 +48,8 @@ def add_arguments(embed: argparse.ArgumentParser) -> None:
     about = "file for the embeddings, written as they come, in bounded memory"
     embed.add_argument("--output", metavar="FILE.npy", help=about)
     embed.add_argument("--packed", action="store_true", help="several texts in a row instead of padding")
-    texts.add_shared_arguments(embed)
+    embed.add_argument("--weights", metavar="DIR", help="checkpoint [the installed all-MiniLM-L6-v2]")
+    embed.add_argument("--pool", choices=("mean", "cls"), help="pooling of the tokens [the checkpoint's]")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.output is not None:
         raise Refusal("--json prints the embeddings and --output writes them; choose one")
     vectors = None if args.output is None else VectorFile(args.output)
-    encoder = texts.load(args)
+    encoder = _load(args)
     drawers = [drawer for drawer in (_map_drawer(encoder, args), _page_writer(encoder, args)) if drawer]
-    texts.set_output(for_json=args.json)
+    _set_output(for_json=args.json)
     with vectors or contextlib.nullcontext():
         status = _embed_all(args, encoder, drawers, vectors)
     if vectors:
@@ -68,12 +71,113 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
+def _load(args: argparse.Namespace) -> "SentenceEncoder":
+    """The checkpoint of the arguments; if it cannot be read, the refusal has one line."""
+    from attendax.encoders import sentences
+
+    try:
+        weights = sentences.packaged_weights() if args.weights is None else args.weights
+        encoder = sentences.load_sentence_encoder(weights)
+    except (ImportError, OSError, ValueError, NotImplementedError) as error:
+        raise Refusal(str(error)) from error
+    return encoder if args.pool is None else encoder._replace(pooling=args.pool)
+
+
+def _embedded(encoder: "SentenceEncoder", texts: Iterable[str], *, packed: bool = False) -> "Iterator[Embedding]":
+    """Embed the texts; one that the checkpoint's tokenizer cannot split is the user's to know."""
+    from attendax.encoders import embedding
+
+    stream, windows = iter(texts), iter([texts])
+    if isinstance(texts, Lines):  # a file is read in full windows from the start
+        windows = iter(lambda: list(itertools.islice(stream, embedding.WINDOW)), [])
+    results = (result for window in windows for result in embedding.embed(encoder, window, packed=packed))
+    try:
+        for number, result in enumerate(results, start=1):
+            if not np.isfinite(result.vector).all():
+                raise Refusal(f"the embedding of text {number} is not finite; are the weights damaged?")
+            yield result
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+
+
+def _set_output(*, for_json: bool) -> None:
+    """JSON is UTF-8 (RFC 8259) whatever the terminal's encoding; text shows ? for what the encoding lacks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if for_json:
+            sys.stdout.reconfigure(encoding="utf-8")
+        else:
+            sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")
+
+
+def _arguments(texts: list[str]) -> list[str]:
+    """The arguments as the UTF-8 that was typed, whatever encoding the locale made Python read them in."""
+    decoded = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            decoded.append(os.fsencode(text).decode("utf-8"))
+        except UnicodeError:
+            raise Refusal(f"text {number} is not valid UTF-8") from None
+    return decoded
+
+
+class Lines:
+    """The lines of a file, or of standard input (``-``), read one by one on demand."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __iter__(self) -> Iterator[str]:
+        if self.file == "-" and sys.stdin is None:
+            raise Refusal("standard input is closed")
+        if self.file == "-" and sys.stdin.isatty():
+            print("attendax: one text a line, then end of file (Ctrl-D)", file=sys.stderr)
+        try:
+            with open(self.file, "rb") if self.file != "-" else contextlib.nullcontext(sys.stdin.buffer) as stream:
+                yield from _lines_of(stream, _named(self.file))
+        except OSError as error:
+            raise Refusal(f"cannot read {_named(self.file)}: {error.strerror}") from None
+
+
+def _named(file: str) -> str:
+    """The name of a file as a message shows it."""
+    return "standard input" if file == "-" else file
+
+
+def _lines_of(stream: Any, name: str) -> Iterator[str]:
+    """The lines of a stream of bytes, without their ends; an empty line is an empty text."""
+    for number in itertools.count(1):
+        if not (line := stream.readline(LONGEST + 1)):
+            return
+        if len(line) > LONGEST:
+            raise Refusal(f"line {number} of {name} has more than {LONGEST:,} bytes; is it text?")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise Refusal(f"line {number} of {name} is not valid UTF-8: {error.reason}") from None
+
+
+def progress(results: Iterable[Any], clock: Callable[[], float] = time.monotonic) -> Iterator[Any]:
+    """The results, and on a terminal how many there are, and how many come in a second."""
+    shown = isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.isatty()
+    start = last = clock()
+    number = 0
+    for number, result in enumerate(results, start=1):
+        yield result
+        if shown and clock() - last >= EVERY:
+            last = clock()
+            print(f"\r{number:,} texts, {number / (last - start):,.0f} a second", end="", file=sys.stderr, flush=True)
+    if last > start:
+        print(f"\r{number:,} texts, {number / max(clock() - start, 1e-9):,.0f} a second", file=sys.stderr)
+
+
 def _texts(args: argparse.Namespace) -> Iterable[str]:
     if args.file not in (None, "-"):
-        return texts.Lines(args.file)
+        return Lines(args.file)
     if args.file is None and args.texts not in ([], ["-"]):
-        return texts.arguments(args.texts)
-    return iter(texts.Lines("-"))  # which come one by one
+        return _arguments(args.texts)
+    return iter(Lines("-"))  # which come one by one
 
 
 def _embed_all(
@@ -91,8 +195,8 @@ def _embed_all(
     results: list[Embedding] = []
     difference = np.float64(0.0)
     number = 0
-    embeddings = texts.embedded(encoder, inputs, packed=args.packed)
-    for number, result in enumerate(texts.progress(embeddings) if vectors else embeddings, start=1):
+    embeddings = _embedded(encoder, inputs, packed=args.packed)
+    for number, result in enumerate(progress(embeddings) if vectors else embeddings, start=1):
         if result.tokens.truncated:
             _report_truncated(number, result, encoder.max_tokens)
         for draw in drawers if number == 1 else []:
