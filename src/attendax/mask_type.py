@@ -119,6 +119,11 @@ class Mask:
         some = np.ones((1, 1), bool)
         return self if T and S else self.map(lambda part: Mask("dense", (some,)) if part.kind == "function" else part)
 
+    def parts(self) -> list["Mask"]:
+        """The parts that are not made of other masks, from left to right."""
+        made = self.kind in (*COMBINATIONS, "not")
+        return [x for part in self.arrays for x in part.parts()] if made else [self]
+
     def map(self, f: Callable[["Mask"], "Mask"]) -> "Mask":
         """Apply ``f`` to the parts that are not made of other masks."""
         if self.kind in ("and", "or", "not"):

@@ -41,6 +41,10 @@ class ScoreModifier:
         """The modifier with other arrays."""
         return dataclasses.replace(self, arrays=arrays)
 
+    def parts(self) -> list["ScoreModifier"]:
+        """The modifiers that are not made of others, in their order."""
+        return [x for part in self.arrays for x in part.parts()] if self.kind == "compose" else [self]
+
     def of_rank(self, rank: int) -> "ScoreModifier":
         """The modifier with its offsets in the rank of the scores, (..., 1, 1, 1); other arrays stay as they are."""
         if self.kind == "compose":
@@ -60,9 +64,7 @@ class ScoreModifier:
 
     def sinks(self) -> list[Any]:
         """The logits of each sink in it."""
-        if self.kind == "compose":
-            return [logits for part in self.arrays for logits in part.sinks()]
-        return list(self.arrays) if self.kind == "sink" else []
+        return [part.arrays[0] for part in self.parts() if part.kind == "sink"]
 
     def without_sinks(self) -> "ScoreModifier | None":
         """The modifier without its sinks; None if nothing else is left."""

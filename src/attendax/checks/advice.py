@@ -113,35 +113,24 @@ ARRAYS_OF_MASKS = NUMBERS_OF_MASKS | {"segments": ("query_ids", "key_ids")}
 
 def on_heads(mask: Any, scores: tuple[int, ...]) -> str:
     """The code that gives a mask a number for each head, where an array looks like one without saying so."""
-    found: list[str] = []
-
-    def look(part: Any) -> Any:
+    found = []
+    for part in [] if mask is None else mask.parts():
         for name, array in zip(NUMBERS_OF_MASKS.get(part.kind, ()), part.arrays, strict=False):
             lead = getattr(array, "shape", ())[:-1]
             by_head = len(scores) > 2 and array is not None and array.shape[-1:] == scores[-3:-2]
             if by_head and len(lead) <= len(scores) - 3 and _alike(lead, scores[len(scores) - 3 - len(lead) : -3]):
                 found.append(f"If {name} has one entry per head, write {name}[..., None, None].")
-        return part
-
-    if mask is not None:
-        mask.map(look)
     return " ".join(found)
 
 
 def on_functions(mask: Any) -> str:
     """The code that maps a function over texts, where a mask has one with arrays that look like those of many."""
-    found: list[bool] = []
+    if mask is None:
+        return ""
+    import jax  # a mask has loaded it
 
-    def look(part: Any) -> Any:
-        if part.kind == "function" and not hasattr(part.settings[0], "f"):
-            import jax  # a mask has loaded it
-
-            found.extend(getattr(x, "ndim", 0) > 1 for x in jax.tree.leaves(part.arrays))
-        return part
-
-    if mask is not None:
-        mask.map(look)
-    return PER_BATCH if any(found) else ""
+    functions = [part for part in mask.parts() if part.kind == "function" and not hasattr(part.settings[0], "f")]
+    return PER_BATCH if any(getattr(x, "ndim", 0) > 1 for x in jax.tree.leaves(functions)) else ""
 
 
 def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:

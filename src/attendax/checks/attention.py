@@ -63,7 +63,7 @@ def _parts(function: str, value: Any, scores: tuple[int, ...]) -> None:
     full = scores if len(scores) > 2 else (1, *scores)
     texts = full[:-3]
 
-    def look(part: Any) -> Any:
+    for part in value.parts():
         of_tokens = part.kind == "segments"
         for name, array in zip(advice.ARRAYS_OF_MASKS.get(part.kind, ()), part.arrays, strict=False):
             shape = tuple(getattr(array, "shape", ()))
@@ -77,9 +77,6 @@ def _parts(function: str, value: Any, scores: tuple[int, ...]) -> None:
             wanted += f" or {(*texts, *shape[-1:]) if of_tokens else texts}, for each text" if texts else ""
             wanted += "" if of_tokens else f"; {(full[-3], 1, 1)}, for each head"
             fail(ValueError, function, sentence, [(name, str(shape), wanted)], advice=advice.on_heads(value, scores))
-        return part
-
-    value.map(look)
 
 
 def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None:

@@ -260,14 +260,8 @@ def _batch(
 def _of_user_functions(first: int, tree: PyTreeDef, active: Marks = (), moving: Marks = (), **_: Any) -> list[bool]:
     """Mark the arrays, up to the leaves, of a user's functions: of modifiers, their tangents, and of masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
-    own = set(jax.tree.leaves(operands.score_mod))
-
-    def collect(part):
-        own.update(jax.tree.leaves(part) if part.kind == "function" else ())
-        return part
-
-    if operands.mask is not None:
-        operands.mask.map(collect)
+    parts = [] if operands.mask is None else operands.mask.parts()
+    own = {*jax.tree.leaves(operands.score_mod)}.union(*(jax.tree.leaves(x) for x in parts if x.kind == "function"))
     of_tangents = [k in own for marks in (moving, active) for k, mark in enumerate(marks) if mark]
     return of_tangents + [False] * (first - len(of_tangents)) + [k in own for k in range(tree.num_leaves)]
 

@@ -197,6 +197,4 @@ class _Itself:
 
 def has_function(value: Mask | ScoreModifier | None) -> bool:
     """Tell whether a mask or modifier, or a part of it, is a function of its user."""
-    if value is None or value.kind == "function":
-        return value is not None
-    return any(has_function(x) for x in value.arrays if hasattr(x, "kind"))
+    return value is not None and any(part.kind == "function" for part in value.parts())

@@ -208,31 +208,13 @@ def _refuse_functions(operands: Operands, layout: Layout, sizes: dict[str, int])
     """Refuse functions that read arrays of all batches and heads where a device has only some of these."""
     if not layout.divides_heads(sizes):
         return
-
-    def of_one_head(part: Mask) -> Mask:
-        if part.kind == "function":
-            one = np.zeros((1, 1), np.int32)
-            found = jax.eval_shape(
-                lambda arrays: Mask(part.kind, arrays, part.settings).allowed(one, one, jnp), part.arrays
-            )
-            if len(found.shape) > 2:
-                fail(
-                    NotImplementedError,
-                    "attention",
-                    "a mask's function differs between batches or heads that are divided.",
-                    advice="Write it out by mask.to_dense(T, S), or divide only the tokens.",
-                )
-        return part
-
-    if operands.mask is not None:
-        operands.mask.map(of_one_head)
+    one = np.zeros((1, 1), np.int32)
+    for part in [] if operands.mask is None else operands.mask.parts():
+        if part.kind == "function" and jax.eval_shape(lambda x: x.allowed(one, one, jnp), part).ndim > 2:
+            facts = "a mask's function differs between batches or heads that are divided."
+            advice = "Write it out by mask.to_dense(T, S), or divide only the tokens."
+            fail(NotImplementedError, "attention", facts, advice=advice)
     if has_function(operands.score_mod):
-        sentence = (
-            "the score_mod function may read all batches and heads, but these are divided, and so are the tokens."
-        )
-        fail(
-            NotImplementedError,
-            "attention",
-            sentence,
-            advice="Divide only the tokens, or batches and heads without them.",
-        )
+        facts = "the score_mod function may read all batches and heads, but these are divided, and so are the tokens."
+        advice = "Divide only the tokens, or batches and heads without them."
+        fail(NotImplementedError, "attention", facts, advice=advice)

@@ -5,7 +5,7 @@ devices hold the keys. They are never sent: the columns that belong to a shard o
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jax import Array, lax
 
@@ -24,15 +24,9 @@ class KeyShard(NamedTuple):
 
 def local_shard(operands: Operands) -> KeyShard:
     """The shard of this device."""
-    ids: list[Any] = []
-
-    def collect(part: Mask) -> Mask:
-        ids.extend(part.arrays[1:] if part.kind == "segments" else ())
-        return part
-
-    if operands.mask is not None:
-        operands.mask.map(collect)
-    return KeyShard(operands.key, operands.value, operands.positions.keys, tuple(ids))
+    parts = [] if operands.mask is None else operands.mask.parts()
+    ids = tuple(part.arrays[1] for part in parts if part.kind == "segments")
+    return KeyShard(operands.key, operands.value, operands.positions.keys, ids)
 
 
 def with_shard(operands: Operands, shard: KeyShard, source: Index) -> Operands:

@@ -160,12 +160,6 @@ def _gathered(operands: Operands, count: int) -> int:
 
 def _rows_for_all_heads(bias: Array | None, mask: Mask | None, N: int) -> bool:
     """Tell whether a bias or dense mask has to come whole to every device: one row of it serves all heads."""
-    found = [] if bias is None else [bias]
-
-    def collect(part):
-        found.extend(part.arrays if part.kind == "dense" else ())
-        return part
-
-    if mask is not None:
-        mask.map(collect)
+    dense = [part.arrays[0] for part in mask.parts() if part.kind == "dense"] if mask is not None else []
+    found = dense if bias is None else [bias, *dense]
     return any(x.shape[-3] == 1 < N and x.shape[-2] > 1 for x in found)

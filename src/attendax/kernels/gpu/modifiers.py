@@ -9,7 +9,6 @@ from jax import Array, lax
 
 from attendax.scores import ScoreModifier
 
-from ..native.program import modifiers_of
 from ..operands import Operands, Plan
 
 KINDS = {"softcap": "softcap", "alibi": "ALiBi", "relative_bias": "relative bias"}
@@ -17,7 +16,7 @@ KINDS = {"softcap": "softcap", "alibi": "ALiBi", "relative_bias": "relative bias
 
 def why_not(operands: Operands) -> str:
     """The reason why the kernels cannot take the modifiers or the bias of a call; nothing where they can."""
-    parts = modifiers_of(operands.score_mod)
+    parts = [] if operands.score_mod is None else operands.score_mod.parts()
     kinds = [part.kind for part in parts]
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         return f"a score modifier of the kind {unknown[0]!r}; it takes {', '.join(KINDS.values())}"
@@ -39,7 +38,7 @@ def is_plain(operands: Operands) -> bool:
 
 def arrays_of(operands: Operands, plan: Plan, scale: Array, bits: Array | None) -> dict[str, Array]:
     """The arrays of ``launches.MODIFIERS``, and the factors."""
-    parts = {part.kind: part for part in modifiers_of(operands.score_mod)}
+    parts = {} if operands.score_mod is None else {part.kind: part for part in operands.score_mod.parts()}
     caps, batch, lead = parts.get("softcap"), len(plan.batch), plan.leading(operands)
     factor = 1.0 if plan.rate in (0, 1) else 1 / (1 - plan.rate)
     factor = 0.0 if plan.rate == 1 else factor

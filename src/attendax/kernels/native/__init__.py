@@ -193,7 +193,8 @@ def _on_another_thread(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequen
 
 def _of_every_head(gradients: Sequence[Array], operands: Operands, plan: Plan) -> list[Array]:
     """Gradients (..., N, .) of the arrays of modifiers, with 0 for the heads of other devices."""
-    first, parts = operands.positions.heads, program.modifiers_of(operands.score_mod)
+    first = operands.positions.heads
+    parts = [] if operands.score_mod is None else operands.score_mod.parts()
     if first is None:
         return list(gradients)
     count = next(part.arrays[0].shape[len(plan.batch)] for part in parts if part.arrays)

@@ -57,7 +57,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
     """The reason why the library cannot take a call; nothing where it can. Only shapes, dtypes and structure count."""
     query, key, value, _, score_mod, mask = operands[:6]
     positions = operands.positions
-    modifiers = modifiers_of(score_mod)
+    modifiers = [] if score_mod is None else score_mod.parts()
     caps = sum(part.kind == "softcap" for part in modifiers)
     placed = [x for x in positions if x is not None]
     reasons = (
@@ -83,7 +83,7 @@ def program_of(operands: Operands, plan: Plan) -> HandlerArguments:
     positions = operands.positions
     intervals, rest = _conjuncts(operands.mask)
     ops = [*_ops(rest)] if rest is not None else []
-    modifiers = modifiers_of(operands.score_mod)
+    modifiers = [] if operands.score_mod is None else operands.score_mod.parts()
     drops = 0 if not rate else 2 if rate == 1 else 1
     ints = [len(intervals), len(ops), len(modifiers), operands.bias is not None, drops]
     ints += [min(round(rate * 2**32), 2**32 - 1), positions.queries is not None, positions.keys is not None]
@@ -119,13 +119,6 @@ def _in_rank(array: Array, kind: int, rank: int, batch: int) -> Array:
     own = array.shape[batch:]
     lead = *array.shape[:batch], *(1 for _ in range(rank - 3 - batch))
     return array.reshape(*lead, own[0], 1, own[1] if kind == RELATIVE_BIAS else 1)
-
-
-def modifiers_of(score_mod: ScoreModifier | None) -> list[ScoreModifier]:
-    """The modifiers one after the other."""
-    if score_mod is None:
-        return []
-    return [x for part in score_mod.arrays for x in modifiers_of(part)] if score_mod.kind == "compose" else [score_mod]
 
 
 def _is_narrow(x: Array) -> bool:
