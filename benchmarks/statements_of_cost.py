@@ -1,5 +1,8 @@
 """Sentences of the pages about compiling, memory, several devices, and faults that the kit found (``measured.py``)."""
 
+from collections import Counter
+from typing import Any
+
 import compiling
 import tables
 from committed import SINGLE, Results, claim, machine, mean, span, when
@@ -8,17 +11,10 @@ from shapes import SHAPES
 
 STRATEGIES = ("ring", "all_gather", "ulysses")
 ORDERS = {"contiguous": "in order", "zigzag": "in zigzag order"}
-NAMES = {  # of functions, in words of the page
-    "tiled heads": "query head n reads key head n modulo G",
-    "two mistakes": "causal sees one key ahead, and the softcap comes after the bias",
-    "wrong backward": "a term is missing in the gradient of the softmax",
-    "options are read up to 320 keys": "options are ignored beyond 320 keys",
-    "lengths of keys are ignored": "key lengths are ignored",
-    "kernel: gradients of the last head of a group": "kernel: key and value gradients use a group's last head alone",
-    "kernel: causal left out for one query": "kernel: no causal mask for one query",
-    "every option, with a backward by hand, of numpy": "right in NumPy, every option, hand-written backward",
-    "the plain formula, of jax": "right in JAX, the plain formula",
-}
+BUGS = {  # of the functions of ``kit.py``; any other has one
+    "right in torch": "correct", "every option, with a backward by hand, of numpy": "correct",
+    "the plain formula, of jax": "correct", "two mistakes": "with two bugs",
+}  # fmt: skip
 FIRST_NAMES = ("torch", "flax", "tokamax")  # of libraries that take part in the matrix more than once
 
 
@@ -153,12 +149,18 @@ def date_of_rows(results: Results) -> str:
 
 
 def times_of_check(results: Results) -> str:
-    """Seconds of both processes: on the cores, and on the clock."""
-    rows = [
-        [NAMES.get(name, name), *(f"{row[what]:.0f}" for what in ("cores", "clock")), str(row["causes"])]
-        for name, row in results.kit["after"]["rows"].items()
-    ]
-    return tables.table(("function", "CPU seconds", "seconds on the clock", "causes"), rows)
+    """Seconds of both processes, on the cores and on the clock, by the number of bugs."""
+    groups: dict[str, list[dict[str, Any]]] = {"correct": [], "with one bug": [], "with two bugs": []}
+    for name, row in results.kit["after"]["rows"].items():
+        groups[BUGS.get(name, "with one bug")].append(row)
+    table = []
+    for bugs, rows in groups.items():
+        counts = Counter(row["causes"] for row in rows)
+        causes = [f"{causes} in {runs} run{'s' * (runs > 1)}" for causes, runs in sorted(counts.items())]
+        table.append(
+            [bugs, str(len(rows)), *(span((r[x] for r in rows), 0) for x in ("cores", "clock")), ", ".join(causes)]
+        )
+    return tables.table(("functions", "runs", "CPU seconds", "seconds on the clock", "causes"), table)
 
 
 def runs_of_check(results: Results) -> str:
