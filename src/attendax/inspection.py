@@ -72,7 +72,9 @@ def attention_stats(
     refuse_divided_tokens("attention_stats", query, key)
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:
-        return _no_stats(call, shape)
+        zeros = jnp.zeros(shape[:-1], call.operands.compute_dtype())
+        received = jnp.zeros((*shape[:-2], shape[-1]), zeros.dtype)
+        return AttentionStats(zeros, zeros, zeros.astype(jnp.int32) - 1, received)
     results = attend(*call)
     neutral = (1, 0), (1, -jnp.inf), (1, -1)
 
@@ -116,11 +118,6 @@ def _refuse_sinks(function: str, score_mod: ScoreModifier | None) -> None:
     if score_mod is not None and score_mod.sinks():
         advice = "Leave it out: it multiplies all weights of a query by exp(lse without it - lse with it)."
         fail(NotImplementedError, function, "score_mod has a sink, with which weights do not sum to 1.", advice=advice)
-
-
-def _no_stats(call: Call, shape: tuple[int, ...]) -> AttentionStats:
-    zeros = jnp.zeros(shape[:-1], call.operands.compute_dtype())
-    return AttentionStats(zeros, zeros, zeros.astype(jnp.int32) - 1, jnp.zeros((*shape[:-2], shape[-1]), zeros.dtype))
 
 
 @public

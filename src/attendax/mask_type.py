@@ -140,7 +140,8 @@ class Mask:
     def _in_axes_of_scores(self, rank: int) -> "Mask":
         """The mask with its arrays in the axes of scores; what was given for each head in the rank of the others."""
         placed = self.map(lambda part: _in_axes(part, rank))
-        rank = max([rank, *(x.ndim for x in jax.tree.leaves(placed.map(_without_function)))])
+        arrays = jax.tree.leaves([part for part in placed.parts() if part.kind != "function"])
+        rank = max([rank, *(x.ndim for x in arrays)])
         return placed.map(lambda part: _padded(part, rank) if _is_by_head(part) else part)
 
     def allowed(self, i: Any, j: Any, xp: Any) -> Any:
@@ -271,10 +272,6 @@ def _is_by_head(part: Mask) -> bool:
     return any(x.ndim == 3 or (x.ndim > 3 and x.shape[-3] != 1) for x in arrays)
 
 
-def _without_function(part: Mask) -> Mask:
-    return part if part.kind != "function" else Mask("dense")
-
-
 def _answered(part: Mask, T: int, S: int) -> Mask:
     """A function as a dense mask of the shape of its answer."""
     if part.kind != "function":
@@ -290,9 +287,8 @@ def _stand_in(part: Mask) -> Mask:
         known = x is not None and all(isinstance(size, int) for size in x.shape)  # not a batch of any size (jax.export)
         return np.broadcast_to(np.zeros((), x.dtype), x.shape) if known else x
 
-    return part if part.kind == "function" else dataclasses.replace(part, arrays=tuple(map(zeros, part.arrays)))
+    return dataclasses.replace(part, arrays=tuple(map(zeros, part.arrays)))
 
 
 def _first_pair(part: Mask) -> Mask:
-    arrays = part.arrays if part.kind == "function" else (x if x is None else x[..., :1, :1] for x in part.arrays)
-    return dataclasses.replace(part, arrays=tuple(arrays))
+    return dataclasses.replace(part, arrays=tuple(x if x is None else x[..., :1, :1] for x in part.arrays))

@@ -163,7 +163,9 @@ def attention(
     group = 1 if one_head else groups(function, {"query": query, "key": key, "value": value})
     shape = (*query.shape[:-1], sizes["S"])
     if grad_lse is not None:
-        _grad_lse(function, grad_lse, shape[:-1])
+        floating(function, "grad_lse", grad_lse)
+        if tuple(grad_lse.shape) != shape[:-1]:
+            fail(ValueError, function, f"grad_lse has shape {tuple(grad_lse.shape)} but lse has {shape[:-1]}.")
     mask(function, mask_, shape, broadcast=False)
     bias(function, bias_, shape, query.dtype)
     wide = query.dtype if bias_ is None else bias_.dtype  # float32, if that is less (L8)
@@ -188,13 +190,6 @@ def pairs_to_merge(function: str, one: Any, other: Any) -> None:
 def _kind(value: Any) -> str:
     """The type of a value, with the length of a tuple or list."""
     return f"a {type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else type(value).__name__
-
-
-def _grad_lse(function: str, value: Any, lse: tuple[int, ...]) -> None:
-    """Refuse a gradient of lse that is not floating or has another shape than lse."""
-    floating(function, "grad_lse", value)
-    if tuple(value.shape) != lse:
-        fail(ValueError, function, f"grad_lse has shape {tuple(value.shape)} but lse has {lse}.")
 
 
 def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, wide: Any) -> None:

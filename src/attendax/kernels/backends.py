@@ -40,10 +40,6 @@ class EveryDirection(Directions, Protocol):
         """The tangents of out and lse; linear in ``tangents``, and the transpose of ``cotangent``."""
 
 
-def _takes_every_call(*_: object) -> str:
-    return ""
-
-
 class Backend(NamedTuple):
     """One way to compute attention.
 
@@ -61,8 +57,8 @@ class Backend(NamedTuple):
     functions: Directions
     limits: Callable[[], Limits | None]
     fallback: str = ""
-    why_not: Callable[[Operands, Plan], str] = _takes_every_call
-    refuse: Callable[[str, Operands, Plan], object] = _takes_every_call
+    why_not: Callable[[Operands, Plan], str] = lambda *_: ""
+    refuse: Callable[[str, Operands, Plan], object] = lambda *_: None
     opaque: bool = False
     keeps: Callable[[Operands, Plan], bool] = lambda *_: False
 

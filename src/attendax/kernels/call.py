@@ -54,7 +54,8 @@ def checked_call(
     """
     if is_symbolic(query, key):
         implementation = _without_tiles(function, implementation)
-    factor, scale = (scale, None) if _is_scalar(scale) else (None, scale)
+    is_data = isinstance(scale, Array) and scale.ndim == 0 and checks.is_floating(scale.dtype)  # a learned temperature
+    factor, scale = (scale, None) if is_data else (None, scale)
     options: Any = scale, dropout_rate, dropout_rng, implementation, return_lse
     gradients |= {"offered": offered or tuple(BACKENDS)}
     checked = checks.attention(function, query, key, value, mask, bias, score_mod, *options, **gradients)
@@ -66,11 +67,6 @@ def checked_call(
     if implementation:
         BACKENDS[implementation].refuse(function, operands, plan)
     return with_arrays(Call(with_traced(operands), plan)) if traced else Call(operands, plan)
-
-
-def _is_scalar(scale: object) -> bool:
-    """Tell whether a scale is data, such as a learned temperature: a floating JAX array without axes."""
-    return isinstance(scale, Array) and scale.ndim == 0 and checks.is_floating(scale.dtype)
 
 
 def _scaled(query: Array, factor: Array) -> Array:

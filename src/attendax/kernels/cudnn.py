@@ -58,6 +58,7 @@ def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) 
     (T, D), S = query.shape[-2:], operands.key.shape[-2]
     most = WIDEST_FROM_9_0 if capability and capability >= (9, 0) else WIDEST
     seen = visible(operands.mask)
+    ends = isinstance(seen, Visible) and seen.left is not None and T - seen.left > S
     reasons = (
         (operands.bias is not None, "a bias"),
         (operands.score_mod is not None, "a score modifier"),
@@ -70,13 +71,9 @@ def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) 
         (most < D, f"D = {D} is more than {most} (from compute capability 9.0 on: {WIDEST_FROM_9_0})"),
         (not 0 < plan.scale <= 1, f"scale {plan.scale:g} is outside of (0, 1], where its order of rounding is safe"),
         (isinstance(seen, str), seen),
-        (_windows_end(seen, T, S), f"T = {T} queries reach beyond S = {S} keys, and a window leaves them none (L5)"),
+        (ends, f"T = {T} queries reach beyond S = {S} keys, and a window leaves them none (L5)"),
     )
     return next((str(reason) for holds, reason in reasons if holds), "")
-
-
-def _windows_end(seen: Visible | str, T: int, S: int) -> bool:
-    return isinstance(seen, Visible) and seen.left is not None and T - 1 - seen.left > S - 1
 
 
 def visible(mask: Mask | None) -> Visible | str:

@@ -48,7 +48,8 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return list(function(*arrays, plan=on(plan, default_platform()), **params))
         if has_scale := plan.backend != "cudnn":  # which is told its scale before it is compiled
-            arrays, plan = (_on_device(plan.scale, *_default_device()), *arrays), plan.for_any_scale()
+            place = jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
+            arrays, plan = (_on_device(plan.scale, *place), *arrays), plan.for_any_scale()
         return list(compiled(("plan", *params), (plan, *params.values()), has_scale)(*arrays))
 
     def eager(*arrays, **params):
@@ -65,11 +66,6 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
 def _on_device(number: float, *_: object) -> jax.Array:
     """A number as an array; to put it there anew takes a third of the time of a small call."""
     return jax.device_put(number)
-
-
-def _default_device() -> tuple[Any, ...]:
-    """The settings of JAX that decide the device and the dtype of a number."""
-    return jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
 
 
 def _lowered(name: str, function: Callable, shapes: Callable) -> Primitive:

@@ -74,7 +74,7 @@ def _type_of(x: Array | ShapedArray) -> Any:
 def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     """The results; if there are no scores, out 0 and lse -inf (L5)."""
     operands = jax.tree.unflatten(tree, leaves)
-    if not _has_scores(operands, plan):
+    if 0 in (*plan.rows(operands), operands.key.shape[-2]):
         shapes = forward_shapes(*leaves, tree=tree, plan=plan)
         return tuple(jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, (0, -jnp.inf, 0, -jnp.inf), strict=True))
     plan = settled(operands, plan)
@@ -97,7 +97,7 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
     def decorate(body: Callable) -> Callable:
         def program(*arrays: Array, tree: PyTreeDef, plan: Plan, **params: Any) -> tuple[Any, ...]:
             operands, types = _unpack(arrays, tree)[0], shapes(*arrays, tree=tree, plan=plan, **params)
-            if not _has_scores(operands, plan):
+            if 0 in (*plan.rows(operands), operands.key.shape[-2]):
                 return tuple(jnp.zeros(x.shape, x.dtype) for x in types)
             plan = settled(operands, plan)
             fallback = fallback_plan(plan, operands if short else None) if every else None
@@ -186,7 +186,8 @@ def _jvp_along(
     """
 
     def of_moving(vectors, rows):
-        moved = _replace_leaves(operands, moving, vectors)
+        pairs = zip(operands.differentiable(), _at_marks(vectors, moving), strict=True)
+        moved = operands.replaced([x if vector is None else vector for x, vector in pairs])
         return function(moved, results and Results(rows[0], rows[1], results.row_sum))
 
     leaves = [x for x, mark in zip(operands.differentiable(), moving, strict=True) if mark]
@@ -199,16 +200,6 @@ def _at_marks(vectors: Arrays, marks: Marks) -> list[Any]:
     """The vectors at the places that are marked, None at the others."""
     rest = iter(vectors)
     return [next(rest) if mark else None for mark in marks]
-
-
-def _replace_leaves(operands: Operands, moving: Marks, vectors: Arrays) -> Operands:
-    """The operands with vectors in place of the moving leaves."""
-    pairs = zip(operands.differentiable(), _at_marks(vectors, moving), strict=True)
-    return operands.replaced([x if other is None else other for x, other in pairs])
-
-
-def _has_scores(operands: Operands, plan: Plan) -> bool:
-    return 0 not in (*plan.leading(operands), *operands.query.shape[-3:-1], operands.key.shape[-2])
 
 
 def _unpack(arrays: Arrays, tree: PyTreeDef) -> tuple[Operands, Any, Any]:

@@ -270,7 +270,8 @@ class Submission:
         if expected.size > MAX_RESULT and got.shape == expected.shape:
             place = [int(i) for i in np.unravel_index(_near(got, expected).argmin(), got.shape)]
             return "\n".join([*lines, f"  {name} at {place}: expected {expected[*place]:.4g}, got {got[*place]:.4g}"])
-        shown = _assignment if max(got.size, expected.size) <= MAX_RESULT else _shape
+        small = max(got.size, expected.size) <= MAX_RESULT
+        shown = _assignment if small else lambda name, array: f"  {name}: shape {array.shape}"
         return "\n".join([*lines, shown(f"expected {name}", expected), shown(f"     got {name}", got)])
 
 
@@ -315,7 +316,3 @@ def _kind_of(name: str, pairs: list[tuple[Any, Any]]) -> str:
 def _assignment(name: str, value: Any) -> str:
     head = f"  {name} = "
     return head + np.array2string(np.asarray(value), precision=4, suppress_small=True, separator=", ", prefix=head)
-
-
-def _shape(name: str, array: Any) -> str:
-    return f"  {name}: shape {array.shape}"

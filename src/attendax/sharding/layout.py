@@ -105,7 +105,7 @@ def attend_by_layout(
     # The gradient of an array that devices share is a sum over them, in float32 (L8). A sum in bfloat16 would end the
     # process if some mesh axes are left to XLA: its CPU compiler fails to widen it.
     kinds = [x.dtype for x in leaves]
-    shared = [_is_narrow(x) and bool(layout.names() - _names_of(spec)) for x, spec in zip(leaves, specs, strict=True)]
+    shared = [_is_shared(x, spec, layout) for x, spec in zip(leaves, specs, strict=True)]
     leaves = [x.astype(jnp.float32) if is_shared else x for x, is_shared in zip(leaves, shared, strict=True)]
 
     def here(*leaves: Array) -> Results:
@@ -164,12 +164,10 @@ def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operand
     return jax.tree.unflatten(tree, [part(x, spec) if len(spec) else x for x, spec in each])
 
 
-def _is_narrow(x: Array) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
-
-
-def _names_of(spec: P) -> set[str]:
-    return {name for entry in spec for name in names_in(entry)}
+def _is_shared(x: Array, spec: P, layout: Layout) -> bool:
+    """Tell whether devices share an array in half precision."""
+    narrow = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+    return narrow and bool(layout.names() - {name for entry in spec for name in names_in(entry)})
 
 
 def _specs(operands: Operands, layout: Layout) -> Any:

@@ -30,9 +30,8 @@ def forward(operands: Operands, plan: Plan) -> Results:
     """The results over the keys of all devices."""
     of_part = local_plan(plan, partial=True)
     widths, neutral = (operands.value.shape[-1], 1, 1), (0, -jnp.inf, 0)
-    empty = (
-        jnp.full(_rows(operands, plan, n), x, operands.compute_dtype()) for n, x in zip(widths, neutral, strict=True)
-    )
+    rows, dtype = plan.rows(operands), operands.compute_dtype()
+    empty = (jnp.full((*rows, n), x, dtype) for n, x in zip(widths, neutral, strict=True))
 
     def step(results, shard, source):
         return merge_results(results, attend(with_shard(operands, shard, source), of_part))
@@ -45,7 +44,7 @@ def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan
     of_part = local_plan(plan, partial=True)
     held = local_shard(operands), (tangents[KEY], tangents[VALUE])
     widths = operands.value.shape[-1], 1
-    nothing = tuple(jnp.zeros(_rows(operands, plan, n), operands.compute_dtype()) for n in widths)
+    nothing = tuple(jnp.zeros((*plan.rows(operands), n), operands.compute_dtype()) for n in widths)
 
     def step(summed, received, source):
         shard, shard_tangents = received
@@ -63,9 +62,9 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     delta = jnp.where(is_read(dout, dlse), sums_of_products(dout, results.out) - dlse, 0)
     known, given = results._replace(out=jnp.zeros_like(results.out)), (dout, -delta)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
-    size, shapes = operands.key.shape[-2], _shapes_of_shard(operands, wanted)
-    of_bias = None if operands.bias is None else wanted[REST]
-    by_columns = {REST} if of_bias is not None and of_bias[-1] > 1 else set()
+    size, shapes, by_columns = operands.key.shape[-2], list(wanted), set()
+    if operands.bias is not None and (shape := wanted[REST]) is not None and shape[-1] > 1:
+        shapes[REST], by_columns = (*shape[:-1], size), {REST}
 
     def step(found, shard, source):
         parts = pull(given, with_shard(operands, shard, source), known, of_part, shapes)
@@ -76,7 +75,7 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
         return [pass_on(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]
 
     nothing = [jnp.zeros(wanted[k], operands.compute_dtype()) for k in used]
-    shard, nothing = _alike(operands, local_shard(operands), nothing)
+    shard, nothing, _ = vary_alike((local_shard(operands), nothing, operands.query))
     found = once_round(plan, shard, nothing, step, pass_carry=pass_gradients)
     return tuple(pass_gradients(found))
 
@@ -109,11 +108,6 @@ def pass_on(tree: Carry, plan: Plan) -> Carry:
     return jax.tree.map(lambda x: lax.ppermute(x, plan.axis, pairs), tree)
 
 
-def _rows(operands: Operands, plan: Plan, width: int) -> tuple[int, ...]:
-    """The shape of so many numbers for each query; results from before a vmap may have axes of 1 there."""
-    return *plan.leading(operands), *operands.query.shape[-3:-1], width
-
-
 def _tangents_of_shard(operands: Operands, tangents: Tangents, of_keys: Tangents, source: Index) -> list[Any]:
     """The tangents of the leaves for a shard, None where a leaf has none; ``of_keys`` are those of key and value."""
     found = list(tangents)
@@ -121,19 +115,6 @@ def _tangents_of_shard(operands: Operands, tangents: Tangents, of_keys: Tangents
     if operands.bias is not None and (of_bias := found[REST]) is not None:
         found[REST] = columns(of_bias, source, operands.key.shape[-2])
     return found
-
-
-def _shapes_of_shard(operands: Operands, wanted: Wanted) -> tuple[Any, ...]:
-    """The shapes of the gradients of a part."""
-    shapes = list(wanted)
-    if operands.bias is not None and (shape := shapes[REST]) is not None and shape[-1] > 1:
-        shapes[REST] = *shape[:-1], operands.key.shape[-2]
-    return tuple(shapes)
-
-
-def _alike(operands: Operands, *trees: Any) -> Any:  # pytrees of arrays
-    """The trees, said to vary wherever an operand does."""
-    return vary_alike((*trees, operands.query))[:-1]
 
 
 def _put(buffer: Array, part: Array, start: Index) -> Array:

@@ -118,12 +118,9 @@ def choose(operands: Operands, count: int, link: Link = LINK) -> Choice:
                 link.latency, link.latency + amount / (count - 1 or 1) / link.bytes_per_second - products
             )
         seconds[name] = wait
-    fits = {
-        name: wait
-        for name, wait in seconds.items()
-        if name != "all_gather" or _gathered(operands, count) <= link.gathered_bytes
-    }
-    best = min(fits, key=lambda name: (fits[name], STRATEGIES.index(name)))
+    gathered = count * (_bytes(key) + _bytes(operands.value))
+    fits = [name for name in seconds if name != "all_gather" or gathered <= link.gathered_bytes]
+    best = min(fits, key=lambda name: (seconds[name], STRATEGIES.index(name)))
     told = ", ".join(f"{name} {1e6 * wait:.1f} us" for name, wait in seconds.items())
     both = {name: amount + _of_gradient(name, amount, operands, count) for name, amount in received.items()}
     return Choice(best, f"it waits least for the link ({told})", received, both, seconds)
@@ -152,10 +149,6 @@ def _of_gradient(name: str, forward: int, operands: Operands, count: int) -> int
 
 def _bytes(x: Array) -> int:
     return int(x.size) * x.dtype.itemsize
-
-
-def _gathered(operands: Operands, count: int) -> int:
-    return count * (_bytes(operands.key) + _bytes(operands.value))
 
 
 def _rows_for_all_heads(bias: Array | None, mask: Mask | None, N: int) -> bool:

@@ -137,10 +137,6 @@ def _settings(config: EncoderConfig) -> dict[str, Any]:
     return {"hidden_act": activation, "layer_norm_eps": float(config.eps)}
 
 
-def _is_unused(name: str) -> bool:
-    return name in UNUSED_TENSORS or name.startswith(UNUSED_PREFIXES)
-
-
 def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
     """The tensor of the leaf at ``path``, such as ``.blocks[3].attention.W_Q``; matrices are stored (out, in)."""
     field = path[-1].name
@@ -161,7 +157,7 @@ KIND = Kind(
     dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
     classes=CLASSES,
     renamed=RENAMED,
-    unused=_is_unused,
+    unused=lambda name: name in UNUSED_TENSORS or name.startswith(UNUSED_PREFIXES),
     config=_config,
     settings=_settings,
     defaults={"architectures": ["BertModel"], "position_embedding_type": "absolute"},

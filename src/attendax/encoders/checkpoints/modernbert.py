@@ -94,10 +94,6 @@ def save_modernbert(
     write_model("save_modernbert", KIND, directory, params, config, like)
 
 
-def _is_unused(name: str) -> bool:
-    return name.startswith(UNUSED_PREFIXES)
-
-
 def _config(settings: Settings) -> EncoderConfig:
     sizes = settings.sizes(CONFIG_KEYS)
     biases = {settings.flag(key, False) for key in ("attention_bias", "mlp_bias")}
@@ -224,7 +220,7 @@ KIND = Kind(
     sizes=CONFIG_KEYS,
     prefix="model.",
     layers="layers.",
-    unused=_is_unused,
+    unused=lambda name: name.startswith(UNUSED_PREFIXES),
     config=_config,
     settings=_settings,
     defaults={"architectures": ["ModernBertModel"], "pad_token_id": None},

@@ -159,7 +159,8 @@ class Tile:
         firsts, lengths = zip(*ends[role], strict=True) if ends[role] else ((), ())
         sizes = tuple(1 if full == 1 else size for full, size in zip(shape, lengths, strict=True))
         each = zip(shape, sizes, firsts, strict=True)
-        return [np.int32(0) if size == full else _as_int32(start) for full, size, start in each], sizes
+        starts = [0 if size == full else start for full, size, start in each]
+        return [np.int32(x) if isinstance(x, int) else jnp.asarray(x, jnp.int32) for x in starts], sizes
 
 
 def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
@@ -208,10 +209,6 @@ def _positions_from(start: Index, size: int, place: Array | None) -> Array:
         return lax.dynamic_slice_in_dim(place, start, size)
     counted = start + jnp.arange(size)
     return counted if place is None else counted + place.astype(counted.dtype)
-
-
-def _as_int32(index: Index) -> Any:
-    return np.int32(index) if isinstance(index, int) else jnp.asarray(index, jnp.int32)
 
 
 def divided(number: Index, size: Index) -> tuple[Any, Any]:

@@ -110,10 +110,6 @@ def _placeholder(path: str) -> bool:
     return of_system and _run(["xcode-select", "-p"]).returncode != 0
 
 
-def _sources(csrc: Path) -> list[Path]:
-    return sorted(path for folder in (csrc, csrc / LAUNCHER) for path in folder.rglob("*") if path.is_file())
-
-
 def check_possible(csrc: Path) -> list[str]:
     """Say by an error why the library cannot be built, or return the command of the compiler."""
     if not (csrc / "ffi.cc").is_file() or not (csrc / "kernel.cc").is_file():
@@ -138,7 +134,8 @@ def build(csrc: Path, folder: Path, out: Path, *, strict: bool, sanitize: bool =
     if machine().startswith("macos"):
         flags.append(f"-mmacosx-version-min={_macos_version()}")
     folder.mkdir(parents=True, exist_ok=True)
-    newest = max(path.stat().st_mtime_ns for path in _sources(csrc))
+    sources = (path for folder in (csrc, csrc / LAUNCHER) for path in folder.rglob("*") if path.is_file())
+    newest = max(path.stat().st_mtime_ns for path in sources)
     version = _run([*compiler, "--version"]).stdout.partition("\n")[0]
 
     def compiled(unit: Unit) -> tuple[Unit, Path]:
@@ -147,7 +144,8 @@ def build(csrc: Path, folder: Path, out: Path, *, strict: bool, sanitize: bool =
         _compile(command, target, newest, stamp=f"{shlex.join(command)}\n{version}\n")
         return unit, target
 
-    with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with concurrent.futures.ThreadPoolExecutor(cores) as pool:
         objects = list(pool.map(compiled, units(machine())))
     if strict and not sanitize:
         check_shared_code(objects)
@@ -213,10 +211,6 @@ def _checked(command: Sequence[str]) -> None:
         raise NotBuilt(f"{command[0]} failed: {first}\n{shlex.join(command)}\n{done.stderr[-8000:]}".rstrip())
     if done.stderr.strip():
         print(done.stderr.rstrip(), file=sys.stderr)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def wanted() -> str:

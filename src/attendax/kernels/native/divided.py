@@ -64,16 +64,12 @@ def run(call: CustomCall, arrays: Sequence[Array]) -> tuple[Array, ...]:
     def everywhere(_: Array, *arrays: Array) -> tuple[Array, ...]:
         return tuple(call.run(*arrays, types=types))
 
-    sizes = _sizes(call, arrays)
+    *lead, heads, queries, _ = call.results[0].shape
+    sizes = Axes(tuple(lead), heads, arrays[1].shape[-3], queries)
     shapes = [x.shape for x in arrays]
     partition = functools.partial(_partition, call, sizes, shapes)
     everywhere.def_partition(partition, decode_shardings=False, sharding_rule=_rule(call, sizes, shapes))
     return tuple(everywhere(settings, *arrays))
-
-
-def _sizes(call: CustomCall, arrays: Sequence[Array]) -> Axes:
-    *lead, heads, queries, _ = call.results[0].shape
-    return Axes(tuple(lead), heads, arrays[1].shape[-3], queries)
 
 
 def _rule(call: CustomCall, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
@@ -127,13 +123,10 @@ def _partition(
             first = arrays[call.start] + lax.axis_index(axes.queries).astype(np.int32) * own_queries
             arrays = *arrays[: call.start], first, *arrays[call.start + 1 :]
         results = call.run(*arrays, types=types)
-        return tuple(_sum_over(x, every - _names(p)) for x, p in zip(results, of_results, strict=True))
+        each = ((x, tuple(sorted(every - _names(p)))) for x, p in zip(results, of_results, strict=True))
+        return tuple(lax.psum(x, names) if names else x for x, names in each)
 
     return mesh, on_one_device, tuple(map(placed, of_results)), tuple(map(placed, of_arrays))
-
-
-def _sum_over(x: Array, names: set[str]) -> Array:
-    return lax.psum(x, tuple(sorted(names))) if names else x
 
 
 def _names(spec: P) -> set[str]:

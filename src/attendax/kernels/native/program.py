@@ -59,6 +59,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
     positions = operands.positions
     modifiers = [] if score_mod is None else score_mod.parts()
     caps = sum(part.kind == "softcap" for part in modifiers)
+    offsets = [x for part in modifiers for x in part.arrays[1:]]
     placed = [x for x in positions if x is not None]
     reasons = (
         (any(map(has_function, (mask, score_mod))), "a function of your own"),
@@ -70,8 +71,8 @@ def why_not(operands: Operands, plan: Plan) -> str:
         (query.ndim - 3 > MOST_LEAD, f"more than {MOST_LEAD} leading axes"),
         (max(key.shape[-1], value.shape[-1]) > WIDEST, f"a width above {WIDEST}"),
         (caps > 1 or len(modifiers) > MOST_MODIFIERS, f"several softcaps, or more than {MOST_MODIFIERS} modifiers"),
-        (any(not _is_narrow(x) for part in modifiers for x in part.arrays[1:]), "an offset of more than 32 bits"),
-        (_is_long(mask), "a mask with too many parts"),
+        (any(not np.can_cast(x.dtype, np.int32) for x in offsets), "an offset of more than 32 bits"),
+        (mask is not None and (_steps(mask) > MOST_OPS or _depth(mask) > MOST_DEPTH), "a mask with too many parts"),
     )
     return next((reason for holds, reason in reasons if holds), "")
 
@@ -121,11 +122,6 @@ def _in_rank(array: Array, kind: int, rank: int, batch: int) -> Array:
     return array.reshape(*lead, own[0], 1, own[1] if kind == RELATIVE_BIAS else 1)
 
 
-def _is_narrow(x: Array) -> bool:
-    """Tell whether the numbers of a type fit into 32 bits."""
-    return np.can_cast(x.dtype, np.int32)
-
-
 def _conjuncts(mask: Mask | None) -> tuple[list[Op], Mask | None]:
     """The intervals that must all hold, and the rest of the mask, if there is any."""
     intervals, rest = [], None
@@ -171,25 +167,14 @@ def _of_leaf(part: Mask) -> list[Op]:
     if part.kind == "segments":
         if part.arrays[0].dtype == np.int32:
             return [Op(SEGMENTS, arrays=part.arrays)]
-        words = [[_word(x, k) for x in part.arrays] for k in (0, 1)]  # of 64 bits, each word for itself
-        return [Op(SEGMENTS, arrays=tuple(pair)) for pair in words]
+        words = [lax.bitcast_convert_type(x.astype(jnp.int64), jnp.int32) for x in part.arrays]
+        return [Op(SEGMENTS, arrays=tuple(x[..., k] for x in words)) for k in (0, 1)]  # each word for itself
     if part.kind == "blocks":
         (array,), (block_q, block_kv) = part.arrays, part.settings
         if block_q == 1:  # then its rows look like queries, which may be divided over devices (``divided``)
             array = jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, 1), (0, 0)])
         return [Op(BLOCKS, (0, block_q, block_kv), (array,))]
     return [Op(DENSE, arrays=part.arrays)]
-
-
-def _word(x: Array, k: int) -> Array:
-    return lax.bitcast_convert_type(x.astype(jnp.int64), jnp.int32)[..., k]
-
-
-def _is_long(mask: Mask | None) -> bool:
-    """Tell whether the program of a mask has more steps than the library takes, or needs a deeper stack."""
-    if mask is None:
-        return False
-    return _steps(mask) > MOST_OPS or _depth(mask) > MOST_DEPTH
 
 
 def _steps(mask: Mask) -> int:
