@@ -174,7 +174,6 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
 
 def _listed() -> str:
-    """The commands, grouped by purpose."""
     lines = []
     for title, commands in GROUPS.items():
         lines += [title, *(f"  {name:<10}{about}" for name, about in commands.items())]

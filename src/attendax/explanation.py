@@ -233,7 +233,6 @@ def _work(
 
 
 def _tiles(mask: Mask | ArrayLike | None, grid: Grid) -> dict[str, int] | None:
-    """The number of tiles of each kind, where the mask is known."""
     if mask is not None and not _is_known(mask):
         return None
     kinds = np.asarray(kinds_of_tiles(None if mask is None else _in_rank(mask, len(grid.shape)), grid, ask=True))

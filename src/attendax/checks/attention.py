@@ -188,7 +188,6 @@ def pairs_to_merge(function: str, one: Any, other: Any) -> None:
 
 
 def _kind(value: Any) -> str:
-    """The type of a value, with the length of a tuple or list."""
     return f"a {type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else type(value).__name__
 
 
@@ -217,7 +216,6 @@ def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, w
 
 
 def _advice_on_score_mod(value: Any) -> str:
-    """The line to write in place of something that is not a modifier."""
     if getattr(value, "__module__", "") == "attendax.scores" and callable(value):
         return f"Call it: score_mod=scores.{value.__name__}(...)."
     if callable(value):

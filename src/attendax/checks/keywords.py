@@ -126,7 +126,6 @@ def _refuse_place(function: str, args: tuple[Any, ...], places: list[str], names
 
 
 def _names_of_kind(value: Any) -> tuple[str, ...]:
-    """The arguments that a value may be by its kind."""
     if hasattr(value, "kind"):
         return ("mask",) if is_mask(value) else ("score_mod",)
     if str(getattr(value, "dtype", "")) == "bool":
@@ -136,7 +135,6 @@ def _names_of_kind(value: Any) -> tuple[str, ...]:
 
 
 def _refuse_missing(function: str, absent: list[str], places: list[str], required: list[str], said: str) -> NoReturn:
-    """Refuse a call without these arguments."""
     names = " and ".join(", ".join(absent).rsplit(", ", 1))
     order = [name if name in places else f"{name}=..." for name in required]
     sentence = f"{names} {'is' if len(absent) == 1 else 'are'} missing."

@@ -141,7 +141,6 @@ class Lines:
 
 
 def _named(file: str) -> str:
-    """The name of a file as a message shows it."""
     return "standard input" if file == "-" else file
 
 

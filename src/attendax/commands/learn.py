@@ -56,7 +56,6 @@ def _learn(args: argparse.Namespace) -> int:
 
 
 def _list(folder: Path) -> int:
-    """List the exercises in order, with the state of each in the current folder."""
     begun = folders.library(folder)
     states = [grade.state for grade in _graded(folder)] if begun else [""] * len(path())
     for file, exercises in itertools.groupby(zip(path(), states, strict=True), lambda each: each[0].text["file"]):

@@ -73,7 +73,6 @@ def embed(
 
 
 def _run_padded(encoder: SentenceEncoder, texts: list[list[int]]) -> dict[int, np.ndarray]:
-    """The embedding of each text, by its number."""
     vectors: dict[int, np.ndarray] = {}
     for batch in plan_batches([len(ids) for ids in texts], limit=encoder.max_tokens):
         ids, mask = pad([texts[i] for i in batch.indices], batch.rows, batch.columns)
@@ -84,7 +83,6 @@ def _run_padded(encoder: SentenceEncoder, texts: list[list[int]]) -> dict[int, n
 
 
 def _run_packed(encoder: SentenceEncoder, texts: list[list[int]]) -> dict[int, np.ndarray]:
-    """The embedding of each text, by its number, from rows of several texts."""
     vectors: dict[int, np.ndarray] = {}
     options: Any = {"config": encoder.config, "normalize": encoder.normalize, "pooling": encoder.pooling}
     for columns, rows in plan_rows([len(ids) for ids in texts], limit=encoder.max_tokens):

@@ -113,12 +113,10 @@ def own_hvp(plan: Plan, operands: Operands | None = None) -> Callable | None:
 
 
 def _local_backend(plan: Plan) -> str:
-    """The backend that computes on one device."""
     return plan.local if plan.axis else plan.backend
 
 
 def _with_backend(plan: Plan, backend: str) -> Plan:
-    """The plan with another backend on each device."""
     return dataclasses.replace(plan, local=backend) if plan.axis else dataclasses.replace(plan, backend=backend)
 
 

@@ -24,7 +24,6 @@ from .rules import OrZero as OrZero
 from .watching import checked_by, is_watched, watched, without_jet
 
 CACHED_PROGRAMS = 256  # one for each set of parameters
-# JAX hands these to the rules of a primitive, one for each array.
 
 
 def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
@@ -69,7 +68,6 @@ def _on_device(number: float, *_: object) -> jax.Array:
 
 
 def _lowered(name: str, function: Callable, shapes: Callable) -> Primitive:
-    """A primitive for programs that are compiled."""
     primitive = Primitive(name)
     primitive.multiple_results = True
     lowered = mlir.lower_fun(function, multiple_results=True)

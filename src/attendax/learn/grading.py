@@ -165,7 +165,6 @@ def failure(error: BaseException) -> str:
 
 
 def _changed(question: Question, inputs: dict[str, Any], kind: Arrays) -> str:
-    """The name of an input that the call changed."""
     arrays = ((name, value) for name, value in question.inputs.items() if isinstance(value, np.ndarray))
     return next((name for name, value in arrays if not np.array_equal(value, kind.to_numpy(inputs[name]))), "")
 

@@ -76,7 +76,6 @@ def forward(
 def _at_once(
     params: EncoderBlockParams, x: ArrayLike, mask: Any, *, shape: Any, norm: str, activation: str, eps: float, **_: Any
 ) -> Array:
-    """The block at once, in the compute dtype inside."""
     wide, *leaves = widen(x, *params.attention, *params[1:])
     params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
 

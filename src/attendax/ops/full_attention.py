@@ -75,7 +75,6 @@ def attention(
 def _dense(
     function: str, query: ArrayLike, key: ArrayLike, value: ArrayLike, implementation: str | None = None, **options: Any
 ) -> Call:
-    """The call in one tile."""
     implementation = "dense" if implementation is None else implementation
     return checked_call(function, query, key, value, implementation=implementation, offered=("dense",), **options)
 

@@ -64,7 +64,6 @@ def in_pieces(function: Callable[..., Array], hidden: Array, *others: Any) -> Ar
 
 
 def _divisible(size: int, number: int) -> int:
-    """The size, up to the next multiple of a number."""
     return -(-size // number) * number
 
 

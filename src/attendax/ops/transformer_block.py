@@ -91,7 +91,6 @@ def stack_encoder_blocks(
 def _stack(
     function: str, x: ArrayLike, blocks: Sequence[EncoderBlockParams], mask: ArrayLike | None, options: dict[str, Any]
 ) -> Array:
-    """The forward in the name of ``function``."""
     checks.arrays_first(function, {"x": x}, "blocks", blocks)
     if isinstance(blocks, EncoderParams):
         checks.fail(TypeError, function, "blocks must be a sequence, got EncoderParams.", advice="Write params.blocks.")

@@ -243,7 +243,6 @@ def _axes(function: str, mesh: Mesh, axes: Axes) -> tuple[str, ...]:
 
 
 def _names(function: str, axes: object) -> tuple[str, ...]:
-    """The names of mesh axes: one, or several."""
     if not isinstance(axes, str | tuple | list):
         fail(TypeError, function, f"an axis must be a name or a tuple of names, got {type(axes).__name__}.")
     return names_in(axes)

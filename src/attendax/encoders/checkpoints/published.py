@@ -83,7 +83,6 @@ def write_model(
 
 
 def _check_same(function: str, config: EncoderConfig, other: EncoderConfig, where: str) -> None:
-    """Refuse a configuration that the files would not say."""
     ours, theirs = map(_plain, (config, other))
     facts = [f"{name}={ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name]]
     if facts:

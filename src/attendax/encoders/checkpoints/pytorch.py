@@ -211,7 +211,6 @@ def _attention(tensors: Tensors, prefix: str, used: set[str]) -> MultiHeadParams
 
 
 def _taken(tensors: Tensors, name: str, used: set[str], shape: tuple[int, ...], *, optional: bool = False) -> Any:
-    """A tensor, which is used then."""
     if name not in tensors:
         if optional:
             return None
@@ -292,7 +291,6 @@ def _tensors_of_attention(params: MultiHeadParams, has_bias: bool) -> dict[str, 
 
 
 def _tensor(torch: Any, x: Any) -> Any:
-    """A copy of an array as a tensor of its dtype."""
     if str(x.dtype) == "bfloat16":
         return torch.from_numpy(np.array(x, np.float32)).bfloat16()
     return torch.from_numpy(np.array(x, order="C"))

@@ -126,12 +126,10 @@ def hvp(
 
 
 def _of_rows(operands: Operands, plan: Plan, *widths: int) -> list[Shape]:
-    """Results with a row of each width for every query."""
     return [Shape(PAIRS, (*plan.rows(operands), width), operands.compute_dtype()) for width in widths]
 
 
 def _of_gradients(operands: Operands, plan: Plan) -> list[Shape]:
-    """The gradients of query, key and value."""
     lead, kinds = plan.leading(operands), zip((PAIRS, KEYS, KEYS), operands[:3], strict=True)
     return [Shape(kind, (*lead, *x.shape[-3:]), operands.compute_dtype()) for kind, x in kinds]
 
@@ -160,7 +158,6 @@ def _call_library(
     ints: list[int],  # after its integers
     plan: Plan,
 ) -> Sequence[Array]:
-    """The results of a handler of the library, on one device or on several."""
     numbers = {"ints": np.array([*arguments.ints, *ints], np.int64), "floats": np.array(arguments.floats)}
     arrays = *operands[:3], *arguments.arrays, *more
 

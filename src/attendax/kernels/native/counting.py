@@ -63,7 +63,6 @@ def _cuts(size: int, step: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ends(cuts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """The first and the last position of each block."""
     starts, sizes = cuts
     return np.stack([starts, starts + sizes - 1])
 

@@ -75,7 +75,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _no_set() -> str:
-    """The reason why no instruction set was chosen."""
     if wanted := os.environ.get("ATTENDAX_ISA"):
         return f"ATTENDAX_ISA={wanted}: the library has no such instruction set, or this processor does not"
     return "this processor has none of the instruction sets that the library is for"
