@@ -202,31 +202,6 @@ def _page_content(rows: Callable[[int, int, int], np.ndarray], num_layers: int, 
             keys[layer, :, start:stop] = order
             weights[layer, :, start:stop] = np.round(np.take_along_axis(block, order, axis=2).clip(0, 1) * 65535)
     levels = np.round(255 * np.sqrt(np.clip(cells, 0, 1))).astype(np.uint8)
-    first = _worth_looking_at(keys, weights)
     coded = {"small": levels, "keys": keys, "weights": weights}
-    sizes = {"heads": num_heads, "bins": bins, "kept": kept, "first": first}
+    sizes = {"heads": num_heads, "bins": bins, "kept": kept}
     return sizes | {name: base64.b64encode(array.tobytes()).decode() for name, array in coded.items()}
-
-
-def _worth_looking_at(keys: np.ndarray, weights: np.ndarray) -> list[int]:
-    """Layer, head, query and key that a page shows first: where most weight goes by what the tokens are.
-
-    Heads whose tokens look at themselves, at the one before, or all at one (often the first or the last) are in every
-    model and say little of a text. So the strongest key of a query counts with its weight, less what this key gets on
-    average, or what keys so far away get, if that is more.
-    """
-    L, N, T, _ = keys.shape
-    best, pair, queries = 0.0, [0, 0, 0, 0], np.arange(T)
-    pairs = T - np.abs(np.arange(2 * T) - T)  # so far apart
-    for layer in range(L):
-        for head in range(N):
-            key, weight = keys[layer, head].astype(int), weights[layer, head] / 65535
-            apart = key - queries[:, None] + T
-            by_key = np.bincount(key.ravel(), weight.ravel(), minlength=T) / T
-            by_distance = np.bincount(apart.ravel(), weight.ravel(), minlength=2 * T) / np.maximum(pairs, 1)
-            worth = weight[:, 0] - np.maximum(by_key[key[:, 0]], by_distance[apart[:, 0]])
-            worth = np.where(key[:, 0] == queries, 0, worth)
-            if worth.mean() > best:
-                query = int(worth.argmax())
-                best, pair = float(worth.mean()), [layer, head, query, int(key[query, 0])]
-    return pair
