@@ -1,14 +1,12 @@
 """Additive attention: the score of a query and a key is a small network of both. Pure JAX."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import finite_straight_through, mark_of_rows
-from attendax.kernels.operands import public, takes_arrays, widen
+from attendax.kernels.operands import public, widen
 from attendax.masks import ArrayLike
 
 from .full_attention import out_and_weights
@@ -43,18 +41,22 @@ def additive_attention(
         TypeError: an array is not floating, dtypes differ, a weight is narrower, or the mask is not boolean.
         ValueError: a rank or a size disagrees.
     """
-    return _attend("additive_attention", Q, K, V, W_q, W_k, v, mask)
+    allowed = _allowed("additive_attention", mask, Q=Q, K=K, V=V, W_q=W_q, W_k=W_k, v=v)
+    return _attend(allowed, Q, K, V, W_q, W_k, v)
+
+
+def _allowed(function: str, mask: ArrayLike | None, **arrays: ArrayLike) -> Array:
+    """Check the arguments; the mask as (B, T, S)."""
+    check(function, arrays)
+    shape = (*arrays["Q"].shape[:-1], arrays["K"].shape[-2])
+    checks.mask(function, mask, shape, broadcast=True)
+    return as_allowed(mask, shape)
 
 
 def _attend(
-    function: str, Q: ArrayLike, K: ArrayLike, V: ArrayLike, W_q: ArrayLike, W_k: ArrayLike, v: ArrayLike,
-    mask: ArrayLike | None,
-) -> Any:  # fmt: skip
-    check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v})
-    shape = (*Q.shape[:-1], K.shape[-2])
-    checks.mask(function, mask, shape, broadcast=True)
+    allowed: Array, Q: ArrayLike, K: ArrayLike, V: ArrayLike, W_q: ArrayLike, W_k: ArrayLike, v: ArrayLike
+) -> tuple[Array, Array]:
     q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
-    allowed = as_allowed(mask, shape)
     of_q, of_k = (matmul(finite_straight_through(x), w) for x, w in ((q, w_q), (k, w_k)))
     pairs = of_q[:, :, None, :] + of_k[:, None, :, :]
     scores = matmul(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
@@ -70,11 +72,6 @@ def additive_attention_backward(
     mask: ArrayLike | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
     """Gradients of all six arrays; derived by hand in ``spec``."""
-    function = "additive_attention_backward"
-    check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})
-
-    @takes_arrays
-    def forward(Q, K, V, W_q, W_k, v):
-        return _attend(function, Q, K, V, W_q, W_k, v, mask)[0]
-
-    return pull_back(forward, grad_output, Q, K, V, W_q, W_k, v)
+    arrays = {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v}
+    allowed = _allowed("additive_attention_backward", mask, **arrays, grad_output=grad_output)
+    return pull_back(lambda *arrays: _attend(allowed, *arrays)[0], grad_output, *arrays.values())

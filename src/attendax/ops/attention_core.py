@@ -4,7 +4,6 @@ The formulas, and every gradient derived by hand, are in the module of the same 
 """
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -144,18 +143,19 @@ def scaled_dot_product_attention(
         >>> output.tolist(), weights.tolist()
         ([[1.5]], [[0.5, 0.5, 0.0]])
     """
-    return _attend("scaled_dot_product_attention", Q, K, V, mask, bias)
+    allowed = _allowed("scaled_dot_product_attention", mask, bias, Q=Q, K=K, V=V)
+    return out_and_weights(Q, K, V, allowed, bias)
 
 
-def _attend(
-    function: str, Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None, bias: ArrayLike | None
-) -> Any:
-    check(function, {"Q": Q, "K": K, "V": V})
+def _allowed(function: str, mask: ArrayLike | None, bias: ArrayLike | None, **arrays: ArrayLike) -> Array:
+    """Check the arguments of attention; the mask as (..., T, S)."""
+    check(function, arrays)
+    Q, K = arrays["Q"], arrays["K"]
     refuse_divided_tokens(function, Q, K)
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
     checks.bias(function, bias, shape, Q.dtype)
-    return out_and_weights(Q, K, V, as_allowed(mask, shape), bias)
+    return as_allowed(mask, shape)
 
 
 @public
@@ -165,8 +165,6 @@ def scaled_dot_product_attention_backward(
 ) -> tuple[Array, ...]:  # fmt: skip
     """Gradients grad_Q, grad_K, grad_V and, if there is a bias, grad_bias; derived by hand in ``spec``."""
     function = "scaled_dot_product_attention_backward"
-    check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
-    checks.mask(function, mask, (*Q.shape[:-1], K.shape[-2]), broadcast=True)
-    checks.bias(function, bias, (*Q.shape[:-1], K.shape[-2]), Q.dtype)
+    allowed = _allowed(function, mask, bias, Q=Q, K=K, V=V, grad_output=grad_output)
     arrays = (Q, K, V) if bias is None else (Q, K, V, bias)
-    return pull_back(lambda Q, K, V, b=None: _attend(function, Q, K, V, mask, b)[0], grad_output, *arrays)
+    return pull_back(lambda Q, K, V, b=None: out_and_weights(Q, K, V, allowed, b)[0], grad_output, *arrays)

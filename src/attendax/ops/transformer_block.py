@@ -85,16 +85,20 @@ def stack_encoder_blocks(
         TypeError, ValueError: as ``encoder_block``.
     """
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    _check("stack_encoder_blocks", blocks, x=x)
     return _stack("stack_encoder_blocks", x, blocks, mask, options)
+
+
+def _check(function: str, blocks: Sequence[EncoderBlockParams], **arrays: ArrayLike) -> None:
+    checks.arrays_first(function, arrays, "blocks", blocks)
+    if isinstance(blocks, EncoderParams):
+        checks.fail(TypeError, function, "blocks must be a sequence, got EncoderParams.", advice="Write params.blocks.")
+    check(function, arrays)
 
 
 def _stack(
     function: str, x: ArrayLike, blocks: Sequence[EncoderBlockParams], mask: ArrayLike | None, options: dict[str, Any]
 ) -> Array:
-    checks.arrays_first(function, {"x": x}, "blocks", blocks)
-    if isinstance(blocks, EncoderParams):
-        checks.fail(TypeError, function, "blocks must be a sequence, got EncoderParams.", advice="Write params.blocks.")
-    check(function, {"x": x})
     hidden = jnp.asarray(x)
     for params in blocks:
         shape = checks.encoder_block(function, {"x": hidden}, params, mask, **options, broadcast=True)
@@ -108,15 +112,10 @@ def stack_encoder_blocks_backward(
     num_heads: int, norm: str = "pre", activation: str = "relu", eps: float = 1e-6,
 ) -> tuple[Array, list[EncoderBlockParams]]:  # fmt: skip
     """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
-    checks.arrays_first("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output}, "blocks", blocks)
-    check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
+    function = "stack_encoder_blocks_backward"
+    _check(function, blocks, x=x, grad_output=grad_output)
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
-
-    @takes_arrays
-    def forward(x, blocks):
-        return _stack("stack_encoder_blocks_backward", x, blocks, mask, options)
-
-    return pull_back(forward, grad_output, x, list(blocks))
+    return pull_back(lambda x, blocks: _stack(function, x, blocks, mask, options), grad_output, x, list(blocks))
 
 
 @dataclasses.dataclass(frozen=True)
