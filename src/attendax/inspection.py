@@ -67,9 +67,7 @@ def attention_stats(
         >>> [f"{entropy:.3f}" for entropy in stats.entropy], stats.received.tolist()
         (['1.386', '1.386'], [0.5, 0.5, 0.5, 0.5])
     """
-    call = checked_call("attention_stats", query, key, key, mask, bias, score_mod, scale)
-    _refuse_sinks("attention_stats", score_mod)
-    refuse_divided_tokens("attention_stats", query, key)
+    call = _checked("attention_stats", query, key, mask, bias, score_mod, scale)
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:
         zeros = jnp.zeros(shape[:-1], call.operands.compute_dtype())
@@ -114,10 +112,13 @@ def _received(call: Call, shape: tuple[int, ...]) -> Array:
     return jax.grad(total)(ones).reshape(*shape[:-2], shape[-1])
 
 
-def _refuse_sinks(function: str, score_mod: ScoreModifier | None) -> None:
+def _checked(function: str, query: Any, key: Any, mask: Any, bias: Any, score_mod: Any, scale: Any) -> Call:
+    call = checked_call(function, query, key, key, mask, bias, score_mod, scale)
     if score_mod is not None and score_mod.sinks():
         advice = "Leave it out: it multiplies all weights of a query by exp(lse without it - lse with it)."
         fail(NotImplementedError, function, "score_mod has a sink, with which weights do not sum to 1.", advice=advice)
+    refuse_divided_tokens(function, query, key)
+    return call
 
 
 @public
@@ -150,9 +151,7 @@ def weights_at(
         >>> weights_at(jnp.zeros((3, 2)), jnp.zeros((4, 2)), queries=jnp.array([1])).tolist()
         [[0.25, 0.25, 0.25, 0.25]]
     """
-    call = checked_call("weights_at", query, key, key, mask, bias, score_mod, scale)
-    _refuse_sinks("weights_at", score_mod)
-    refuse_divided_tokens("weights_at", query, key)
+    call = _checked("weights_at", query, key, mask, bias, score_mod, scale)
     T, S = query.shape[-2], key.shape[-2]
     if queries is None and keys is None:
         sentence = "queries and keys are both None; pass one, so that not all T x S weights are built."
