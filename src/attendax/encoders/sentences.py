@@ -5,10 +5,12 @@ are enough. Without other files, the embedding is the L2-normalised mean over th
 positions. If other files declare something else, it is followed or refused, never ignored.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
 import reprlib
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -18,7 +20,6 @@ from attendax import checks
 from attendax.extras import pip_install, require
 from attendax.params import EncoderParams
 
-from . import panics
 from .checkpoints.bert import load_bert
 from .checkpoints.files import listed, read_json
 from .checkpoints.modernbert import load_modernbert
@@ -108,7 +109,7 @@ def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
     if not isinstance(text, str):
         checks.fail(TypeError, "tokenize", f"text must be a string, got {type(text).__name__}.")
     try:
-        with panics.raised():
+        with _panics_as_errors():
             content = tokenizer.encode(text.lower() if encoder.lower_case else text, add_special_tokens=False)
             room = encoder.max_tokens - tokenizer.num_special_tokens_to_add(False)
             num_cut = max(0, len(content) - room)
@@ -120,6 +121,17 @@ def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
     except Exception as error:  # the library raises nothing more precise
         raise ValueError(f"tokenize: tokenizer.json cannot split {reprlib.repr(text)} ({error})") from None
     return Tokens(text, whole.ids, whole.tokens, len(whole) + num_cut)
+
+
+@contextlib.contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """A panic of the tokenizer, which is written in Rust, becomes a ValueError: it is not an ``Exception``."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(str(error)) from None
 
 
 def _max_tokens(settings: dict[str, Any], config: EncoderConfig, num_special: int) -> int:
@@ -149,7 +161,7 @@ def _read_tokenizer(path: Path, config: EncoderConfig) -> tuple[Any, int]:
     try:
         content = path.read_bytes()
         _check_merges(content)
-        with panics.raised():
+        with _panics_as_errors():
             tokenizer = tokenizers.Tokenizer.from_buffer(content)
             tokenizer.no_padding()
             tokenizer.no_truncation()
