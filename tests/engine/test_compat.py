@@ -399,5 +399,5 @@ class TestEquinoxWithoutIt:
 
 def test_every_library_has_its_page():
     assert [name for name, _ in PAGES] == ["jax.nn", "flax.nnx", "flax.linen", "equinox", "keras"]
-    assert all(len(ast.parse(code).body) <= 5 or name == "keras" for name, code in PAGES)
+    assert all(len(ast.parse(code).body) <= 6 or name == "keras" for name, code in PAGES)
     assert all("assert " in code for _, code in PAGES)  # tests/pages/test_pages.py runs them
