@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from attendax import cli
-from attendax.conformance import Verdict, check
+from attendax.conformance import Implementation, Verdict, check
+from attendax.conformance.cases import forward
+from attendax.conformance.cases.how import How
 from attendax.conformance.contract import describing, docstrings, pinning
 from attendax.conformance.contract.understanding import IF_MEANT, Settled, Understood
+from attendax.conformance.judge.trial import Trial
 from attendax.conformance.report import Report
 from attendax.exits import Refusal
 from places import KIT
@@ -219,6 +222,7 @@ def test_dropout_and_windows_are_judged_by_its_conventions(name):
         ("mask: (T, S)\nis_causal: True hides later keys with a mask", None), ("mask: 1 where padded", True),
         ("mask: 0 where seen; -inf where hidden", None), ("bool mask True = allowed.", False),
         ("`mask` (Tensor): True is kept, or added: 0 where it is visible", False),
+        ("scale\n    The scale.\nmask\n    A value of True\n    takes part.\ndropout\n    True drops.", False),
     ],
 )  # fmt: skip
 def test_what_a_docstring_says_of_a_mask(docstring, hides):
@@ -237,6 +241,20 @@ def test_what_a_docstring_says_of_a_mask(docstring, hides):
 )  # fmt: skip
 def test_what_a_docstring_says_of_a_window(docstring, reach):
     assert docstrings.says_reach(docstring, "window") == reach
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "docstring"),
+    [
+        ("scale", "1", "Depth scaling of the query is folded into the initializer."),
+        ("scale", "1", "q: queries, already multiplied by depth ** -0.5."),
+        ("joins", "mask in place of causal", "If no mask is specified, a causal mask is used."),
+        ("joins", "mask in place of causal", "A mask replaces causal."),
+    ],
+)
+def test_what_a_docstring_confirms(axis, value, docstring):
+    assert docstrings.stated(axis, value, f"attention\n{docstring}", ())
+    assert not docstrings.stated(axis, value, "attention\nScaled attention with a causal mask.", ())
 
 
 def test_what_comments_say_counts_before_the_code_alone():
@@ -313,6 +331,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "sdpa_past": "does not count the keys of earlier calls",
     "pico_wide": "with C the width of x", "causal_anyway": "even if causal is False", "rows_of_length": "hide queries",
     "commented_kept": "by its comment it hides one", "padding_repeated": "repeated in the wrong order",
+    "mask_repeated": "repeated in the wrong order",
 }  # fmt: skip
 RIGHT = "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {
@@ -342,9 +361,7 @@ OPEN = {
     "window_kept": "sliding_window is not understood",
     "causal_by_default": "window is not understood: it changes nothing, unless mode makes it count",
     "any_rank": "not scaled",
-    "core": "causal is left out if a mask is given",
     "causal_or_mask": "a mask is left out if causal is given",
-    "unless_masked": "causal is left out if a mask is given",
     "biased_instead": "causal is left out if a mask or a bias is given",
     "slopes_scaled": "slopes is not understood: ALiBi",
     "huge_drops": "atten_mask is not understood: no known meaning gives its effect",
@@ -375,6 +392,29 @@ def test_a_function_as_people_write_it(name):
     else:
         assert not report.failures, [cause.name for cause in report.causes]
         assert not report.unsettled + report.defects
+
+
+def test_gradients_of_keys_that_are_the_values_are_judged():
+    torch = pytest.importorskip("torch")
+
+    def detached(query, memory):
+        return torch.softmax(query @ memory.mT * query.shape[-1] ** -0.5, -1).detach() @ memory
+
+    given = {"only": ["gradient: plain"], "seed": 7}
+    assert check("contract.more_torch:memory", **given).ok
+    report = check(detached, **given)
+    assert [x.name for x in report.causes][:1] == ["grad query is all zeros"]
+
+
+def test_a_mask_in_place_of_causal_counts_for_what_rounding_allows():
+    """Masked calls were held to the error of causal calls, which see fewer keys: a right function was accused."""
+    case = next(x for x in forward.CASES if "mask" in x.options and "is_causal" not in x.options)
+    wanted = {"out": np.ones(1)}
+    found = [
+        Trial(Implementation(len, "", arrays="numpy", means=means), case, How(seed=3)).tolerances(wanted)
+        for means in ({}, {"pairs": "causal", "joins": "mask in place of causal"})
+    ]
+    assert found[0] == found[1]
 
 
 def test_a_mask_that_is_kept_from_an_earlier_call_is_found_in_a_new_process():

@@ -201,3 +201,46 @@ def one_head_axis(q, k, v):
     T, S = q.shape[1], k.shape[1]
     s = jnp.where(jnp.arange(S)[:, None] <= jnp.arange(T) + S - T, s, -1e10)
     return jnp.einsum("bnst,bsd->btnd", jax.nn.softmax(s), v)
+
+
+def by_positions(q, k, v, query_positions=None, kv_positions=None):
+    """(T, N, D), causal by positions; queries are the last of the keys unless these are given."""
+    T, S = len(q), len(k)
+    i = jnp.arange(S - T, S) if query_positions is None else query_positions
+    j = jnp.arange(S) if kv_positions is None else kv_positions
+    s = jnp.einsum("tnd,snd->nts", q, k) * q.shape[-1] ** -0.5
+    return jnp.einsum("nts,snd->tnd", jax.nn.softmax(jnp.where(j <= i[:, None], s, -1e10)), v)
+
+
+def gated(q_data, k_data, v_data, mask, gate=None):
+    """AlphaFold: (B, T, N, D), a mask that has to be given, and logits of gates."""
+    s = jnp.einsum("btnd,bsnd->bnts", q_data, k_data) * q_data.shape[-1] ** -0.5
+    out = jnp.einsum("bnts,bsnd->btnd", jax.nn.softmax(jnp.where(mask, s, -1e9)), v_data)
+    return out if gate is None else out * jax.nn.sigmoid(gate)
+
+
+def trax(queries, keys, values, mask, dropout, mode, rng):
+    """Seven arguments that have to be given; dropout in one mode only."""
+    s = queries @ keys.swapaxes(-1, -2) * queries.shape[-1] ** -0.5
+    p = jax.nn.softmax(s if mask is None else jnp.where(mask, s, -1e9))
+    if dropout and mode == "train":
+        p = jnp.where(jax.random.bernoulli(rng, 1 - dropout, p.shape), p / (1 - dropout), 0)
+    return p @ values
+
+
+def decode_step(q, k_cache, v_cache, seq_lens):
+    """One query (B, N, D) beside a cache (B, S, G, D), and lengths that have to be given."""
+    B, N, D = q.shape
+    s = jnp.einsum("bghd,bsgd->bghs", q.reshape(B, k_cache.shape[2], -1, D), k_cache) * D**-0.5
+    s = jnp.where((jnp.arange(k_cache.shape[1]) < seq_lens[:, None])[:, None, None], s, -1e10)
+    return jnp.einsum("bghs,bsgd->bghd", jax.nn.softmax(s), v_cache).reshape(B, N, -1)
+
+
+def t5x(query, key, value, bias=None, dropout_rng=None, dropout_rate=0.0, deterministic=False):
+    """The scale is folded into the weights of queries; all queries drop the same keys."""
+    s = jnp.einsum("btnd,bsnd->bnts", query, key)
+    p = jax.nn.softmax(s if bias is None else s + bias)
+    if not deterministic and dropout_rate > 0:
+        kept = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, (*p.shape[:2], 1, p.shape[3]))
+        p = jnp.where(kept, p / (1 - dropout_rate), 0)
+    return jnp.einsum("bnts,bsnd->btnd", p, value)

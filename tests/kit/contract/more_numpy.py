@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import itertools
 
 import numpy as np
 
@@ -720,3 +721,35 @@ def pico_wide(x, w_qkv, n_head):
     q, k, v = (np.split(a, n_head, -1) for a in np.split(x @ w_qkv, 3, -1))
     heads = (softmax(a @ b.T / np.sqrt(x.shape[-1])) @ c for a, b, c in zip(q, k, v, strict=True))
     return np.hstack(list(heads))
+
+
+def any_names(me, entities, payload=None, alive=None, temperature=None):
+    """Names that say nothing; the values are the keys unless they are given."""
+    s = me @ entities.swapaxes(-1, -2) / (temperature or np.sqrt(me.shape[-1]))
+    return softmax(s if alive is None else np.where(alive, s, -1e9)) @ (entities if payload is None else payload)
+
+
+def packed_alike(q, k, v, cu_seqlens_q, cu_seqlens_k=None):
+    """(tokens, N, D); keys are packed as queries are, unless they have lengths of their own."""
+    ends = cu_seqlens_q, cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+    rows = []
+    for (a, b), (c, d) in zip(*map(itertools.pairwise, ends), strict=True):
+        s = np.einsum("tnd,snd->nts", q[a:b], k[c:d]) / np.sqrt(q.shape[-1])
+        rows.append(np.einsum("nts,snd->tnd", softmax(s), v[c:d]))
+    return np.concatenate(rows)
+
+
+def luong(query, memory, lengths=None):
+    """One query (B, D) of each text; the keys are the values."""
+    s = np.einsum("bd,bsd->bs", query, memory)
+    s = s if lengths is None else np.where(np.arange(memory.shape[1]) < lengths[:, None], s, -1e9)
+    return np.einsum("bs,bsd->bd", softmax(s), memory), softmax(s)
+
+
+def by_word(q, k, v, scale=1.0, mask=None):
+    """A mask, or the word "causal": aligned to the end, and to the start if there are more queries (MLX)."""
+    s = scale * q @ k.swapaxes(-1, -2)
+    if isinstance(mask, str):
+        T, S = s.shape[-2:]
+        mask = np.tri(T, S, max(S - T, 0), dtype=bool)
+    return softmax(s if mask is None else np.where(mask, s, np.finfo(s.dtype).min)) @ v

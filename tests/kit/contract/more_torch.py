@@ -574,3 +574,37 @@ def swin(qkv, relative_position_bias, num_heads, mask=None):
     s = q @ k.mT * q.shape[-1] ** -0.5 + relative_position_bias
     s = s if mask is None else s + mask[:, None]
     return (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def mask_repeated(q, k, v, num_heads, attention_mask=None):
+    """(B, T, N·D); batches and heads are one axis, along which what is added is repeated in the wrong order."""
+    q, k, v = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    s = s if attention_mask is None else s + attention_mask.repeat(num_heads, 1, 1)
+    return (s.softmax(-1) @ v).unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2)
+
+
+def informer(queries, keys, values, attn_mask=None, tau=None, delta=None):
+    """Causal unless a mask is given, in which True drops; two hooks that nothing reads."""
+    s = torch.einsum("btnd,bsnd->bnts", queries, keys)
+    hidden = torch.ones(s.shape[-2:]).triu(1) > 0 if attn_mask is None else attn_mask
+    p = (s.masked_fill(hidden, -math.inf) * queries.shape[-1] ** -0.5).softmax(-1)
+    return torch.einsum("bnts,bsnd->btnd", p, values), None
+
+
+def alibi_slopes(q, k, v, slopes=None):
+    """ALiBi of slopes that may be given, always added."""
+    N, T, S = q.shape[1], q.shape[2], k.shape[2]
+    power = 2 ** int(math.log2(N))
+    own = [2 ** (-8 * n / power) for n in range(1, power + 1)] + [2 ** (-4 * n / power) for n in range(1, 2 * N, 2)]
+    slopes = torch.tensor(own[:N]) if slopes is None else slopes
+    distance = (torch.arange(S - T, S)[:, None] - torch.arange(S)).abs()
+    s = q @ k.mT * q.shape[-1] ** -0.5 - slopes.to(q.dtype)[:, None, None] * distance
+    return s.softmax(-1) @ v
+
+
+def memory(query, memory, memory_mask=None):
+    """One head; the keys are the values."""
+    s = query @ memory.mT * query.shape[-1] ** -0.5
+    s = s if memory_mask is None else s.masked_fill(~memory_mask[:, None].bool(), -math.inf)
+    return s.softmax(-1) @ memory

@@ -97,7 +97,9 @@ class Describing(Reading):
             kinds = [ours for ours in kinds if ours not in (*options.MASKED - {"window"}, "bias")]
         causal = "is_causal" in form.options or form.how["always"]
         flag = not kinds and default is False and not causal  # of any name
-        if found := next(filter(None, (self.read(form, name, ours) for ours in kinds or ["is_causal"] * flag)), None):
+        guesses = options.guesses(name, default) if name in self.fn.defaults and not stated else ()
+        tried = kinds or ["is_causal"] * flag or [ours for ours in guesses if ours not in form.options]
+        if found := next(filter(None, (self.read(form, name, ours) for ours in tried)), None):
             return found
         padding = self.as_lengths(form) if "mask" in options.named(name) else None  # which was read as a mask
         if padding and (found := self.read(padding, name, "mask")):

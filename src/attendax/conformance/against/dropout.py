@@ -14,6 +14,8 @@ MODES = {"training": True, "train": True, "deterministic": False}
 UNSCALED, DIVIDED, OTHER_MEAN = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
 IN_INFERENCE = "acts in inference as well"
+SCALED = "scales what is kept by 1/(1 - rate)"
+OF_ALL_QUERIES = "draws the same weights for all queries"
 
 
 def read(caller: Caller, form: Form, name: str) -> Form:
@@ -42,7 +44,11 @@ def read(caller: Caller, form: Form, name: str) -> Form:
     if apart < 1e-3:
         draws = _differ(caller, (with_rate, random), (form, Probe(many, {})))
         return form.but(dropout=BEFORE if draws else "drops nothing")
-    means = {"scales what is kept by 1/(1 - rate)": 1.0, UNSCALED: 1 - RATE, DIVIDED: (1 - RATE) / RATE}
+    query, key, value = many
+    alike = caller.answer(with_rate, Probe((query[..., :1, :] + 0 * query, key, value), drawn))
+    if abs(mean - 1) < 0.15 and alike and query.shape[2] > 1 and np.ptp(alike[0], -2).max() < ROUGH:
+        return form.but(dropout=OF_ALL_QUERIES)
+    means = {SCALED: 1.0, UNSCALED: 1 - RATE, DIVIDED: (1 - RATE) / RATE}
     return form.but(dropout=next((x for x, right in means.items() if abs(mean / right - 1) < 0.15), OTHER_MEAN))
 
 

@@ -192,12 +192,15 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
         if (told or "(ND)" not in layout) and (layout == VARLEN) == bool(begins)
         if square or len(begins) != 1  # of queries and of keys
     ]
+    ways = [(orders[0], pack) for pack in options.SHARED if "kv" in packs]  # keys that are the values
+    of_shared = itertools.product(("BNTD", "BTND", "TBND", "BTD", "TD"), ways)
+    shared = [dataclasses.replace(form, layout=layout, pack=pack) for layout, (_, pack) in of_shared]
     pairs = itertools.product(plain, options.MOVED)
     moved = [dataclasses.replace(x, returned=returned) for x, (taken, returned) in pairs if x.layout == taken]
-    yield from sorted(plain + moved, key=lambda x: not set("BN") <= set(x.layout))  # some take arrays of any rank
-    for layout, order in itertools.product(ONE_QUERY, orders if count >= 3 else ()):
+    yield from sorted(plain + moved + shared, key=lambda x: not set("BN") <= set(x.layout))  # some take any rank
+    for layout, (order, pack) in itertools.product(ONE_QUERY, [(x, "") for x in orders if count >= 3] or ways):
         for keys, returned in itertools.product(ONE_QUERY[layout], ("", *dict(options.MOVED).get(layout, "").split())):
-            one = dataclasses.replace(form, layout=layout, of_keys=(keys, keys), returned=returned)
+            one = dataclasses.replace(form, layout=layout, of_keys=(keys, keys), returned=returned, pack=pack)
             yield dataclasses.replace(one, order=", ".join(order))
     for x, (taken, *of_keys) in itertools.product(plain + moved, options.KEY_LAYOUTS):
         if x.layout == taken and not x.pack:

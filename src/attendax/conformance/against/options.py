@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..adapters.implementation import PACKED
-from ..conventions.table import IGNORED, TABLE
+from ..conventions.table import IGNORED, IN_TURN, TABLE
 from .weights import ONE_HOT, WEIGHT, WEIGHTS, role_of, unchanging
 
 VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one more sequence, of one token
@@ -121,6 +121,7 @@ MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axe
 
 
 ARRAY_COUNTS = {"qkv": "3", "kv": "2"}  # of the arrays in one
+SHARED = {"kv scaled": "2 * query", "kv unscaled": "query"}  # packs of keys that are the values, 4 times as wide
 JOINED = {"N": 1, "D": 3}  # axes of (B, N, T, D) on which arrays are joined, before they have another layout
 
 
@@ -135,7 +136,7 @@ def axes_of(layout: str, pack: str = "") -> str:
         count, at = ARRAY_COUNTS[name], next(k for k, x in enumerate(axes) if "D" in x)
         at = -1 if axis == "W" and layout[0] in "CM" else at
         axes[at] = f"{count}·{axes[at]}" if axis in "NW" else axes[at].replace("D", f"{count}·D")
-    elif name:
+    elif name and pack not in SHARED:
         axes.insert(int(axis), ARRAY_COUNTS[name])
     return f"({', '.join(axes)})"
 
@@ -152,7 +153,7 @@ def _of(axis: str, *but: str) -> tuple[str, ...]:
 
 
 WINDOWS = tuple(sorted(_of("window", "before"), key=lambda x: ["its own key between", "end", x].index(x)))
-READ = "True attends", "first batch", "batches in turn"
+READ = "True attends", "first batch", IN_TURN
 OF_BATCH = "first batch", "largest of the batch"
 
 
@@ -170,7 +171,7 @@ class Row(NamedTuple):
 PAIR = "q and kv"  # segment ids in a named tuple, as in JAX's flash attention for TPU
 OF_PADDING = "key_padding_mask", "padding_mask", "key_mask", "value_mask"  # masks that may be of lengths of keys
 OPTIONS = {
-    "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
+    "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask", "unidirectional"),
         {"causal": _of("causal"), "empty": _of("empty")}, (True,),
         {"": ("{x}", "{x}"), WORD: ("('causal' if {x} else None)", "({x} == 'causal')")}),
     "mask": Row(
@@ -182,12 +183,12 @@ OPTIONS = {
     ),
     "bias": Row(("bias", "ab", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi",
          "rel_pos_bias", "relative_position_bias", "relative_bias", "rel_bias", "pos_bias", "attn_mask", "mask"),
-        {"bias": ("added", "subtracted", "first batch", "first head"), "order": _of("order")},
+        {"bias": ("added", "subtracted", "first batch", "first head", IN_TURN), "order": _of("order")},
         (lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),),
         {rank: RANKS[rank] for rank in ("BNTS", "NTS", OF_KEYS, "TS")}),
     "scale": Row(
         ("scale", "softmax_scale", "sm_scale", "scaling", "scaling_factor", "factor", "logits_scale", "norm_factor",
-         "temperature", "qk_scale", "scale_factor", "query_pre_attn_scalar"),
+         "temperature", "qk_scale", "scale_factor", "query_pre_attn_scalar", "beta"),
         {"given_scale": _of("given_scale")}, (0.25, 0.0, -1.0, 0.5, 2.0),
         {"a factor": ("{x}", "{x}"), "a divisor": (OVER, OVER), UNDER_A_ROOT: (f"{OVER} ** 2", "{x} ** -0.5")},
     ),
@@ -198,7 +199,7 @@ OPTIONS = {
     ),
     "window": Row(
         ("window", "window_size", "sliding_window", "local_window_size", "sliding_window_size", "window_left",
-         "attention_window"),
+         "attention_window", "lookback", "band", "radius"),
         {"window": WINDOWS, "reach": tuple(REACH), "side": tuple(SIDES)}, (1, 0, 2, 5),
         {NUMBER: AS_IT_IS, WIDE["window"]: ("({x}, {x})", "{x}[0]"), WITH_CAUSAL: AS_IT_IS},
     ),
@@ -258,6 +259,9 @@ NAME_PARTS = {  # of names that no row has: what they may be
     "multiplier": ("scale",), "window": ("window",), "cap": ("softcap",), "len": ("key_lengths",),
     "pad": ("mask", "key_lengths"),
 }  # fmt: skip
+BY_DEFAULT: dict[type, tuple[str, ...]] = {  # of names that say nothing: what a parameter of such a default may be
+    type(None): ("mask", "key_lengths", "scale"), float: ("scale",),
+}  # fmt: skip
 
 
 def is_dropout_mask(name: str) -> bool:
@@ -265,14 +269,22 @@ def is_dropout_mask(name: str) -> bool:
     return "drop" in name and "mask" in name
 
 
+def is_no_option(name: str) -> bool:
+    """Tell whether a name is of lengths of queries, of factors of weights or which dropout keeps, or of one number."""
+    of_heads = name in ("head_mask", "layer_head_mask")
+    return name.startswith("q") or of_heads or is_dropout_mask(name) or name in (*LONGEST_NAMES, *DROPOUT_NAMES)
+
+
 def named(name: str) -> list[str]:
     """The options that a keyword may be, by its name."""
     known = [ours for ours, row in OPTIONS.items() if name in row.names]
-    # Lengths of queries; factors of weights, or which of them dropout keeps; one number.
-    of_heads = name in ("head_mask", "layer_head_mask")
-    none = name.startswith("q") or of_heads or is_dropout_mask(name) or name in LONGEST_NAMES
-    parts = [] if none else [part for part in NAME_PARTS if part in name.lower()]
+    parts = [] if is_no_option(name) else [part for part in NAME_PARTS if part in name.lower()]
     return known or list(dict.fromkeys(x for part in parts for x in NAME_PARTS[part]))
+
+
+def guesses(name: str, default: Any) -> tuple[str, ...]:
+    """The options that a keyword of a name that says nothing may be, by its default."""
+    return () if is_no_option(name) or named(name) else BY_DEFAULT.get(type(default), ())
 
 
 def first_kind(ours: str) -> str:
@@ -362,7 +374,7 @@ def own_values(ours: str, option: Any, how: Mapping[str, str], B: int) -> Iterat
 
 
 # Required arguments beside the arrays: by their names they get the value that makes a call the law's plain call.
-THIRD_NAMES = ("key", "keys", "k", "value", "values", "v")  # an array that may be left out, as in Keras
+THIRD_NAMES = ("key", "keys", "k", "value", "values", "v", "payload")  # an array that may be left out, as in Keras
 OF_MODULE = {  # attributes of a module that attention functions read
     "num_key_value_groups": "N // G", "is_causal": "False", "training": "False", "attention_dropout": "0.0",
     "dropout": "0.0", "num_key_value_heads": "G", **dict.fromkeys(("scaling", "scale"), "D ** -0.5"),
@@ -404,6 +416,8 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **dict.fromkeys(("C", "embed_dim", "d_model", "hidden_size", "n_embd", "embed_size"), "N * D"),
     "sinks": OF_MODULE["sinks"],
     "deterministic": "True",
+    "mode": "'eval'",
+    **dict.fromkeys(RANDOM_NAMES, "None"),
     **dict.fromkeys(("module", "self", "config", "cfg"), MODULE_STUB),
     **dict.fromkeys(("slopes", "alibi_slopes"), "xp.zeros((N,))"),
     **dict.fromkeys(NORM_WEIGHTS, "xp.ones((D,), dtype=query.dtype)"),
@@ -448,7 +462,8 @@ class Completed(NamedTuple):
 
 def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any]) -> Completed:
     """Sort required parameters into arrays and others, by their names."""
-    meant = {name: MEANT[name] for name in required if name in MEANT} | {x: "G" for x in names if x in KEY_HEADS}
+    meant = {name: MEANT[name] for name in names if name in BEGINS or (name in required and name in MEANT)}
+    meant |= {x: "G" for x in names if x in KEY_HEADS}
     meant |= {x: "N // G" for x in names if x in GROUP_NAMES}
     meant |= {x: "D" for x in names if x in WIDTH_NAMES and defaults.get(x, ...) is not None}
     merged = any(y in HEAD_NAMES for y in names)

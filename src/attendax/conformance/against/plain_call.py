@@ -31,11 +31,12 @@ from .remote import Function
 OTHER_SIZES: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
 }  # fmt: skip
-OPEN_VALUES = {  # of required arguments that may not be None, by name: they hide nothing and add nothing
-    **dict.fromkeys(OPTIONS["key_lengths"].names, ("xp.zeros((B,), dtype=xp.int32) + S",)),
-    **dict.fromkeys(OPTIONS["bias"].names, ZERO_BIASES),
-    **dict.fromkeys(OPTIONS["mask"].names, OPEN_MASKS),
-    **dict.fromkeys(OPTIONS["window"].names, ("T + S", "(-1, -1)", "(None, None)")),
+OPEN = {  # values of options that are required and may not be None: they hide nothing and add nothing
+    "key_lengths": ("xp.zeros((B,), dtype=xp.int32) + S",), "bias": ZERO_BIASES, "mask": OPEN_MASKS,
+    "window": ("T + S", "(-1, -1)", "(None, None)"),
+}  # fmt: skip
+OPEN_VALUES = {  # by name
+    **{name: values for ours, values in OPEN.items() for name in OPTIONS[ours].names},
     **dict.fromkeys([*OPTIONS["segments"].names, *OPTIONS["segments"].kinds], OPEN_SEGMENTS),
     **OPEN_POSITIONS,
     **OPEN_ROTATIONS,
@@ -87,13 +88,14 @@ class PlainCall(Caller):
     def _complete(self) -> None:
         """Find values of required arguments that may not be None: a mask that hides nothing, a bias of zeros."""
         none = self.fn.meant
-        masks = [x for x in none if x not in OPEN_VALUES and "mask" in options.named(x)]
-        every = OPEN_VALUES | dict.fromkeys(masks, OPEN_MASKS)
+        unknown = (k for k, x in none.items() if x == "None" and k not in OPEN_VALUES)
+        others = {x: options.named(x)[:1] for x in unknown}  # by a part of the name
+        every = OPEN_VALUES | {x: OPEN[ours] for x, some in others.items() for ours in some if ours in OPEN}
         names = [name for name in none if name in every]
         ways = list(itertools.product(*(("None", *every[name]) for name in names)))
         orders = [True, False]
         if len(names) > 1:  # the usual order alone, and of masks the usual shape
-            few = [every[x] if every[x] in ALL_TRIED else every[x][:: len(every[x]) // 2] for x in names]
+            few = [every[x] if every[x] in ALL_TRIED else every[x][:: max(len(every[x]) // 2, 1)] for x in names]
             ways, orders = list(itertools.product(*few)), [True]
         at = [k for k, name in enumerate(names) if name in OPEN_POSITIONS]
         ways = [x for x in ways if len({"zeros" in x[k] for k in at}) < 2]  # all positions of a text, or of each
@@ -106,7 +108,14 @@ class PlainCall(Caller):
             self.fn.meant = {**none, **drop, **dict(zip(names, values, strict=True))}
             if any(map(self._by_scale, some)):
                 return
+            if values and {*values} == {"None"} and any(map(self._answers, some)):
+                break  # it takes None, so that nothing else is needed
         self.fn.meant = none
+
+    def _answers(self, sizes: tuple[int, ...]) -> bool:
+        """Tell whether it gives a result in some layout."""
+        probe = self.plain_probe(sizes)
+        return any(self.is_result(self.answer(x, probe), probe) for x in self._layouts())
 
     def _uncaused(self, form: Form) -> Form:
         """The form; not causal if it is causal only as long as a parameter is None."""

@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..conventions.table import ADDED_INSTEAD, EQUAL_LENGTHS, IGNORED, INSTEAD, NOT_GIVEN, OF_ROOTS, TABLE
+from ..conventions.table import (
+    ADDED_INSTEAD,
+    DECLARED,
+    EQUAL_LENGTHS,
+    IGNORED,
+    INSTEAD,
+    NEARER,
+    NOT_GIVEN,
+    OF_ROOTS,
+    TABLE,
+)  # fmt: skip
 from ..conventions.values import factor_of, scale_of_first
 from . import options
 from .asking import Probe, arrays
@@ -187,7 +197,10 @@ class Reading(PlainCall):
         ways = [form.but(causal=x) for x in OPTIONS["is_causal"].axes["causal"]]
         _, probes = next(self.questions(form, "is_causal"))
         if found := self.settled(ways, probes):
-            return found
+            (B, N, _, S, D, V), nearer = self.sizes, found.but(causal=NEARER)
+            more = Probe(arrays((B, N, S + 2, S, D, V)), {"is_causal": True})
+            is_nearer = found.how["causal"] == DECLARED["end"] and not self.is_nearly(found, more)
+            return nearer if is_nearer and self.is_nearly(nearer, more) else found
         lengths = [x.arrays[0].shape[2] == x.arrays[1].shape[2] for x in probes]
         refused = not any(self.answer(form, x) for x, alike in zip(probes, lengths, strict=True) if not alike)
         found = self.settled(ways, list(itertools.compress(probes, lengths))) if any(lengths) and refused else None

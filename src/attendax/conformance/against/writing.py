@@ -7,7 +7,20 @@ from ..conventions.table import DECLARED
 from .forms import LSE, SOFTMAX, UNKNOWN, Form, Option, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAY_NAMES, BACK, INTO, JOINED, KEYS, OF_KEYS, ONE_QUERY, OPTIONS, OUT_OF, PAIR, RESULT_LAYOUTS
+from .options import (
+    ARRAY_NAMES,
+    BACK,
+    INTO,
+    JOINED,
+    KEYS,
+    OF_KEYS,
+    ONE_QUERY,
+    OPTIONS,
+    OUT_OF,
+    PAIR,
+    RESULT_LAYOUTS,
+    SHARED,
+)  # fmt: skip
 from .remote import IMPORTS, PERHAPS, reached
 from .weights import PACKED_WEIGHT, is_dict
 
@@ -37,11 +50,19 @@ class Adapter(Keywords):
         lines = [f"key, value = key[:, {of_keys}], value[:, {of_values}]"]
         lines = lines if self.repeats or (self.own_scores and self.a.grouped) else []
         lines += self._scores() if self.own_scores else self._options()
-        lines = [*self.before, *self._one_query(), *lines, *self.after]
+        lines = [*self.before, *self._one_query(), *lines, *self.after, *self._shared()]
         self.maybe = any("options[" in line for line in lines)
         lines = ["options = {}"] * self.maybe + lines + [*self._casts(), *self._call(), *self._answer()]
         body = [line for part in [*arrays, *self._sizes("\n".join(lines)), *lines] for line in part.split("\n") if line]
         return "\n".join([*self._head(), *("    " + line for line in body), ""])
+
+    def _shared(self) -> list[str]:
+        """Lines for keys that are the values: queries do not see their second quarter, which the result has."""
+        if self.b.pack not in SHARED:
+            return []
+        empty = "xp.zeros_like(query)"
+        query = f"query = xp.concatenate([{SHARED[self.b.pack]}, {empty}, {empty}, {empty}], -1)"
+        return ["key = xp.concatenate([key, value, xp.zeros_like(key), xp.zeros_like(key)], -1)", query]
 
     def _one_query(self) -> list[str]:
         """Lines that make each query a text of its own, where ``b`` takes one query."""
@@ -80,6 +101,8 @@ class Adapter(Keywords):
             return []
         a = self.a
         pack, _, axis = a.pack.partition(" ")
+        if a.pack in SHARED:
+            raise NoAdapter("the keys of A are its values")
         names = a.order if pack == "qkv" else a.order.removeprefix("query, ")
         into, merged = OUT_OF[a.layout], a.layout.replace("(ND)", "M")
         lines = [f"{names} = xp.moveaxis({pack}, {axis}, 0)"] if pack and axis not in JOINED else []
@@ -135,11 +158,13 @@ class Adapter(Keywords):
         if self.loops:
             return self._looped(into, words)
         pack, _, axis = b.pack.partition(" ")
-        parts, before = [self._given(x, into).format(x=x) for x in b.order.split(", ")], list[str]()
+        parts, before = [self._given(x, into).format(x=x) for x in self._order()], list[str]()
         if b.has_one_key_head:
             return self._by_groups(parts, words)
         alone = parts[: pack == "kv"]
-        if axis in JOINED:
+        if b.pack in SHARED:
+            arrays = parts
+        elif axis in JOINED:
             joined = f"xp.concatenate([{b.order.removeprefix('query, ' * len(alone))}], {JOINED[axis]})"
             before, arrays = [f"{pack} = {joined}"], [*alone, into.format(x=pack)]
         elif b.pack == PACKED_WEIGHT:
@@ -162,6 +187,10 @@ class Adapter(Keywords):
             "out = found[0] if isinstance(found, (tuple, list)) else found",
             *cut,
         ]
+
+    def _order(self) -> list[str]:
+        """The arrays that ``b`` is given."""
+        return self.b.order.split(", ")[: 2 if self.b.pack in SHARED else None]
 
     def _weight_of_all(self, parts: list[str]) -> str:
         """The weights of queries, keys and values in one."""
@@ -204,15 +233,15 @@ class Adapter(Keywords):
         b, index = self.b, {"B": "b", "N": ":, n", "BN": "b, n"}["".join(self.loops)]
         at = {"b": "x[b % len(x)]", "b, n": "x[b % len(x), n % x.shape[1]]", ":, n": "x[:, n % x.shape[1]]"}[index]
         at += " if getattr(x, 'ndim', 0) == 4 else " + "x[b % len(x)] if getattr(x, 'ndim', 0) else " * ("b" in index)
-        names, (pack, _, packed_on) = [f"{x}[{index}]" for x in b.order.split(", ")], b.pack.partition(" ")
-        arrays = [self._given(x, into).format(x=one) for x, one in zip(b.order.split(", "), names, strict=True)]
+        names, (pack, _, packed_on) = [f"{x}[{index}]" for x in self._order()], b.pack.partition(" ")
+        arrays = [self._given(x, into).format(x=one) for x, one in zip(self._order(), names, strict=True)]
         alone = int(pack == "kv")
         if b.pack == PACKED_WEIGHT:
             arrays = [self._weight_of_all(arrays)]
         elif packed_on in JOINED:
             joined = f"xp.concatenate([{', '.join(names[alone:])}], {JOINED[packed_on] - 4})"
             arrays[alone:] = [f"(lambda x: {into.format(x='x')})({joined})" if into != "{x}" else joined]
-        elif pack:
+        elif pack and b.pack not in SHARED:
             arrays[alone:] = [f"xp.stack([{', '.join(arrays[alone:])}], {packed_on})"]
         elif b.by_name:
             arrays = [f"{name}={x}" for name, x in zip(b.by_name, arrays, strict=True)]
@@ -253,6 +282,7 @@ class Adapter(Keywords):
         if self.canonical:
             back = "out" if self.loops else BACK[self.b.outcome].format(x="out")
             lines += [f"out = {back}"] if back != "out" else []
+            lines += ["out = out[..., D : 2 * D]"] * (self.b.pack in SHARED)
             lines += ["out = out.reshape(-1, tokens, N, out.shape[-1]).swapaxes(1, 2)"] * self.takes_one_query
             out = RESULT_LAYOUTS[self.a.outcome].format(x="out")
         lines += [self._filled()] if self.fills else []

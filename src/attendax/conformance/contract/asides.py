@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,11 +30,12 @@ PAST = 2  # tokens of earlier calls
 OF_THE_START, END = (DECLARED["start"], DECLARED["decode"], EQUAL_LENGTHS), DECLARED["end"]  # of causal
 FAULT = "fault: "  # before words for a meaning that is a defect
 OPEN = "open: "  # and for one that is right only if it is meant
+SLOPES = "alibi_slopes", "slopes"
 NORMS = "q_norm", "k_norm"  # functions or None, as of timm
 ROTATIONS = *options.OPEN_ROTATIONS, "rope", "rotary", "rotary_emb", "freqs", "position_embeddings"  # arrays or None
-HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText and MLX
+HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText, MLX and Informer
     "op", "module", "stream", "preferred_element_type", "flash_attention", "use_flash_attention", "use_flash", "config",
-    "cfg", "kernel_options", "name", "seed",
+    "cfg", "kernel_options", "name", "seed", "tau", "delta",
 )  # fmt: skip
 LAYOUTS = "layout", "kv_layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 SCALED = "bias, scale, softcap, mask"  # the order of steps in which the scale is applied to a bias as well
@@ -134,19 +137,22 @@ def _meaning(caller: Caller, form: Form, name: str) -> str:
     if name not in ASIDES:
         return ""
     plain = form.keeping(x for x in form.options if not form.options[x].name)
+    switch = form.options.get("is_causal")
+    if name in options.OPEN_POSITIONS and switch and not form.how["always"]:  # which show in causal alone
+        plain = dataclasses.replace(plain.but(always=form.how["causal"]), given={**form.given, switch.name: True})
     given = plain.offering(forms.PREFIX + name, Option(name))
 
     def right(*, lse: bool = False, order: str = forms.BY_LAW["order"], **options: Any) -> np.ndarray:
         asked = plain.but(order=order).offering("bias", Option("bias", "BNTS")) if options else plain
+        asked = asked.but(alibi=forms.BY_LAW["alibi"]) if name in SLOPES else asked  # which are given
         asked = asked.offering("return_lse", Option("return_lse")) if lse else asked
         probe = Probe(arrays(sizes), options | dict.fromkeys(["return_lse"] * lse, True))
         return Candidate(fn, asked).right(probe)[lse]
 
     values, rights = ASIDES[name](right, *sizes[:4])
     answers = (caller.answer(given, Probe(arrays(sizes), {forms.PREFIX + name: x})) for x in values)
-    found = next(filter(None, answers), None)
-    near = (x for x, y in rights.items() if found and distance(found[:1], (y,), some=True) <= TOLERANCE)
-    return next(near, "")
+    pairs = itertools.product(filter(None, answers), rights.items())
+    return next((x for found, (x, y) in pairs if distance(found[:1], (y,), some=True) <= TOLERANCE), "")
 
 
 def _switch(caller: Caller, form: Form, name: str, *, value: bool) -> str:
@@ -255,10 +261,29 @@ def _sinks(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     return [sinks, np.tile(sinks, (B, 1))], {words: right() * shares[..., None]}
 
 
+def _gates(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    out = right()
+    logits = np.linspace(-2, 2, out.size, dtype=np.float32).reshape(out.shape)
+    shapes = [logits, logits.swapaxes(1, 2), logits.swapaxes(1, 2).reshape(B, T, -1)]
+    gated = out / (1 + np.exp(-logits))
+    return shapes, {"logits of gates: the result is multiplied by their sigmoid": gated, "gates": out * logits}
+
+
+def _positions(right: Right, B: int, N: int, T: int, S: int, *, of_queries: bool) -> Tried:
+    """Positions by which each query sees fewer keys: of keys, all but the first come after the queries."""
+    moved = np.maximum(np.arange(T) - 1, 0) if of_queries else np.where(np.arange(S), np.arange(S) + T + S, 0)
+    seen = np.arange(S) <= moved[:, None] if of_queries else np.tile(np.arange(S) == 0, (T, 1))
+    bias = np.broadcast_to(np.where(seen, 0, -np.inf).astype(np.float32), (B, N, T, S))
+    moved = moved.astype(np.int32)
+    return [moved, np.tile(moved, (B, 1))], {f"positions of {'queries' if of_queries else 'keys'}": right(bias=bias)}
+
+
 ASIDES: dict[str, Callable[..., Tried]] = {
-    **dict.fromkeys(("alibi_slopes", "slopes"), _slopes),
+    **dict.fromkeys(SLOPES, _slopes),
     **dict.fromkeys(QUERY_LENGTHS, _lengths),
     **dict.fromkeys(("query_padding_mask", "q_padding_mask", "query_mask", "q_mask"), _query_masks),
     **dict.fromkeys(("head_mask", "layer_head_mask"), _factors),
     **dict.fromkeys(("sinks", "S"), _sinks),
+    **dict.fromkeys(("gate", "gates", "gating", "gate_logits"), _gates),
+    **{x: functools.partial(_positions, of_queries=x in options.OF_QUERIES) for x in options.OPEN_POSITIONS},
 }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..adapters.implementation import OPTIONS as PROTOCOL_OPTIONS
 from ..against import options
-from ..against.dropout import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OTHER_MEAN, UNSCALED
+from ..against.dropout import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_ALL_QUERIES, OTHER_MEAN, UNSCALED
 from ..against.forms import BY_LAW, Form, Option, order_of
 from ..against.options import ADDED, BEGINS, MASKED, MASKING, OR_ADDED, PAIR, REACH, WIDE, WORD, axes_of
 from ..against.plain_call import OF_PLAIN
@@ -28,6 +28,7 @@ OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
     OTHER_MEAN: (DEFECT, "dropout changes the mean of the results", ""),
     IN_INFERENCE: (DEFECT, "dropout acts in inference as well: the mode is ignored", ""),
     BEFORE: (UNUSUAL, "dropout is of the scores, before the softmax", "Li et al. 2022, DropKey"),
+    OF_ALL_QUERIES: (CONVENTION, "dropout drops the same keys for all queries", "T5X, dot_product_attention"),
     AFTER: (UNUSUAL, "dropout is of the result, not of the weights", ""),
 }
 
@@ -115,7 +116,8 @@ class Contract:
                 line = line._replace(kind=UNUSUAL, words=contrary.pop(value), source="")
             if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
                 continue  # what is off in the plain call may look like it
-            if line.kind == UNUSUAL and (documented := self._by_default(axis, value) or self._stated(axis, value)):
+            documented = self._by_default(axis, value) or self._stated(axis, value) or self._replaces_causal(axis)
+            if line.kind == UNUSUAL and documented:
                 line = line._replace(kind=CONVENTION, source=documented)
             yield Meaning(axis, value, line.kind, line.words, line.source)
         yield from (Meaning("mask", value, UNUSUAL, words) for value, words in contrary.items())
@@ -127,11 +129,9 @@ class Contract:
             yield Meaning("arrays", ", ".join(f"{x} as {y}" for x, y in moved), DEFECT, words)
         if always := self.form.how["always"]:
             kind, words = Conventions().but(causal=always).kind("causal"), f"it is causal without being asked, {always}"
-            said = "it is given positions" * bool({*options.OPEN_POSITIONS} & {*self.form.meant})
             switch = self.form.options.get("is_causal", Option(""))
             asked = switch.name * (switch.form != WORD)
-            said = self._stated("always", always) or said
-            meant = said * (kind in ("law", CONVENTION) and not asked)
+            meant = self._means_causal(always) * (kind in ("law", CONVENTION) and not asked)
             words = f"it is causal, {always}, even if {asked} is False" if asked else words
             kind = DEFECT if kind == DEFECT or asked else CONVENTION if meant else UNUSUAL
             yield Meaning("always", always, kind, words, meant)
@@ -185,14 +185,29 @@ class Contract:
         return docstrings.stated(axis, value, self.documentation, self.names, "" if has_switch else self.source)
 
     def _by_default(self, axis: str, value: str) -> str:
-        """Words for a scale that its default of 1 documents; else nothing."""
+        """Words for a scale that its default of 1 documents, or keys that are the values; else nothing."""
         scale = self.form.options.get("scale")
+        if self.form.pack in options.SHARED and (axis, value) == ("scale", "1"):
+            return "the score `dot` of Luong et al. 2015"
         if not scale or self.form.defaults.get(scale.name) != 1:
             return ""
         return {
             ("scale", "1"): f"{scale.name} is 1 by default, as in JAX's flash attention for TPU",
             ("given_scale", "times 1/√D"): f"{scale.name} is 1 by default",
         }.get((axis, value), "")
+
+    def _means_causal(self, always: str) -> str:
+        """Words for what says that it is meant to be causal without being asked; else nothing."""
+        if {*options.OPEN_POSITIONS} & {*self.form.meant}:
+            return "it is given positions"
+        of_one_array = "attention_forward of llm.c" * self.form.pack.startswith("qkv")
+        return self._stated("always", always) or self._replaces_causal("joins") or of_one_array
+
+    def _replaces_causal(self, axis: str) -> str:
+        """The source of a mask of pairs in place of causal, which nobody asked for; empty for a mask of padding."""
+        mask, how = self.form.options.get("mask"), self.form.how
+        of_pairs = mask and not mask.form.startswith("BS/") and how["always"] and how["joins"] == INSTEAD
+        return "scaled_dot_product_attention of LitGPT" if axis == "joins" and of_pairs else ""
 
     def judged_by(self) -> Conventions:
         """The conventions under which `attendax check` judges it: those that no adapter translates, and no defect."""
@@ -341,6 +356,9 @@ def arrays_of(form: Form) -> str:
     if form.layout in WEIGHTS:
         x, weights = " and ".join(projected(form.meant)), ", ".join(form.by_name)
         return f"{x} of one-hot rows, so that the weights {weights} {axes} are {form.order}{grouped}"
+    if form.pack in options.SHARED:
+        both = axes_of((form.of_keys or (form.layout,))[0].replace("T", "S"))
+        return f"query as {axes}; keys, which are the values, as {both}"
     if pack == "kv":
         both = form.order.removeprefix("query, ")
         return f"query as {axes_of(form.layout)}; {both} in one array as {axes}{grouped}"

@@ -95,7 +95,7 @@ class Describer(FinerReading):
         for name in () if self.remembers else of_no_case:
             if words := asides.idle(self, form, name) or asides.words(self, form, name):
                 idle[name] = words
-        for name in (x for x in form.meant if x in asides.ASIDES and x not in unread):
+        for name in (x for x in form.meant if x in asides.ASIDES and x not in (*unread, *options.OPEN_POSITIONS)):
             rest = dataclasses.replace(form, meant={k: x for k, x in form.meant.items() if k != name})
             idle[name] = asides.words(self, rest, name)
         is_open = {x: words.removeprefix(asides.OPEN) for x, words in idle.items() if words.startswith(asides.OPEN)}

@@ -10,16 +10,18 @@ NAMED = {"always": "causal|autoregressive", "alibi": "alibi"}  # words of a name
 TRIANGLE = r"causal|autoregressive|\btri[lu]?(?=\()|look_?ahead"  # in a source
 MEANT = {  # words of a docstring or a signature by which an unusual value is meant: by its axis, or its first word too
     "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine",
-    "scale 1": r"unscaled|already scaled|(\b(not|no|without)|n't) scal(ed|ing)",
+    "scale 1": r"unscaled|pre-?scaled|already (scaled|multiplied|divided)|(\b(not|no|without)|n't) scal(ed|ing)"
+    r"|scal(e|ing)\b[^.]*\b(folded|absorbed|part of)\b",
+    "joins mask": r"\b(no mask\b|mask is None)[^.]*causal|\bmask\b[^.]*(instead of|in place of|replaces|overrides)",
     "weights sigmoid": "sigmoid", "weights ReLU": "relu", "weights top": "top[-_ ]?k",
     "weights softmax": r"softmax[-_ ]?(1|one)\b|off[- ]by[- ]one",
 }  # fmt: skip
 NOT_CAUSAL = r"(\bnon|\bnot|\bno|without)[-_ ]*(a )?causal|bidirectional|causal[^.]* not\b"
-ENTRY = re.compile(r"\n\s*\n|\.\s*\n|\n(?=\s*(?!True|False|[01]\b)\w+\s*[:(])")  # between the parameters
+ENTRY = re.compile(r"\n\s*\n|\.\s*\n|\n(?=\s*(?!True|False|[01]\b)\w+\s*[:(])|\n(?=\s*\w+\n)")  # between the parameters
 VALUE = re.compile(
     r"\b(True|False|(?:[01]|ones|zeros?)(?=\s*(?:[=:→]|->|(?:means?|for|where|marks?|on|at|is|are|to|if)\b)))", re.I
 )
-SHOWS = r"attend|ke(?:ep|pt)|(?<!in)valid|real\b|visible|seen?\b|allow|participat|take part"
+SHOWS = r"attend|ke(?:ep|pt)|(?<!in)valid|real\b|visible|seen?\b|allow|participat|takes? part"
 HIDES = r"pad(?!ding[_ ]mask)|ignor|masked|mask out|to mask|hid(?:e|den)|exclud|drop|block|invalid|forbid"
 ADDED = re.compile(r"-\s?inf|-1e|additive|\badded", re.I)
 NOT = r"(?:\bnot?|\bnever|n't|cannot)\W+(?:\w+\W+){0,2}"
@@ -53,7 +55,7 @@ def stated(axis: str, value: str, documentation: str, names: Collection[str], so
 
 def says_hides(docstring: str, name: str) -> bool | None:
     """Tell whether a docstring says that True in a mask hides a key; None if it does not say, or says both."""
-    said, described = set(), rf"\b{re.escape(name)}`*\s*(?:`*[:(\[=]|is\b|True\b)"
+    said, described = set(), rf"\b{re.escape(name)}`*\s*(?:`*[:(\[=]|is\b|True\b)|^\s*{re.escape(name)}\n"
     for entry in (x for x in ENTRY.split(docstring) if re.search(described, x)):
         numbers = not ADDED.search(entry)  # and no bias, of which 0 changes nothing
         values = [x for x in VALUE.finditer(entry) if numbers or x[0] in ("True", "False")]

@@ -15,7 +15,7 @@ from ..against.empty_rows import FILL
 from ..against.forms import BY_LAW, Form, Option
 from ..against.options import AXIS, OPTIONS
 from ..against.remote import Function
-from ..conventions.table import IGNORED, SEES_ALL, TABLE, UNSEARCHED
+from ..conventions.table import IGNORED, IN_TURN, SEES_ALL, TABLE, UNSEARCHED
 
 
 class FinerReading(Describing):
@@ -67,6 +67,7 @@ class FinerReading(Describing):
         found = self.answer(lowering, Probe(inputs, {"mask": mask}))
         bias = np.broadcast_to(np.where(mask, 0, -1), (B, N, *sizes[2:4])).astype(np.float32)
         with_bias = form.keeping(()).but(bias=BY_LAW["bias"], order=BY_LAW["order"])
+        with_bias = with_bias.but(bias=IN_TURN) if form.how["mask"] == IN_TURN else with_bias
         with_bias = with_bias.offering("bias", Option("bias", "BNTS"))
         right = self.right(with_bias, Probe(inputs, {"bias": bias}))
         return bool(found) and distance(found[:1], right[:1]) <= TOLERANCE

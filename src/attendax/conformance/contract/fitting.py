@@ -10,7 +10,7 @@ from ..against import options
 from ..against.dropout import MODES
 from ..against.forms import PREFIX, UNKNOWN, Form, Option, text_of
 from ..against.keywords import ONE_TEXT_RANKS
-from ..against.options import ADDED, MEANINGS, OR_ADDED, WIDE, WITH_CAUSAL, WORD, first_kind
+from ..against.options import ADDED, MEANINGS, OR_ADDED, SHARED, WIDE, WITH_CAUSAL, WORD, first_kind
 from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
 from ..cases.square import ALIKE
@@ -70,6 +70,7 @@ def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
     """The traits that a function of that form does not offer, and why; options ``alike`` are taken with T = S alone."""
     said = f"its layout is {form.layout}{f', packed {form.pack}' if form.pack else ''}"
     said = "its arrays are weights" if form.layout in WEIGHTS else said
+    said = "its keys are its values" if form.pack in SHARED else said
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
     if (segments := form.options.get("segments")) and segments.name == segments.form:
         found["segments apart"] = f"{segments.name} is of queries and of keys"
@@ -86,7 +87,7 @@ def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
     limited = [k for k, x in form.options.items() if x.name in square]
     limited += ["bias"] * any(k == "mask" and form.options[k].form.endswith((ADDED, OR_ADDED)) for k in limited)
     found |= {trait: "it raises" for trait, x in ALIKE.items() if x.replace("query_segment_ids", "segments") in limited}
-    return found | dict.fromkeys(["not finite"] * (form.layout in WEIGHTS), said)
+    return found | dict.fromkeys(["not finite"] * (form.layout in WEIGHTS or form.pack in SHARED), said)
 
 
 def _of_protocol(ours: str, option: Option) -> Option:

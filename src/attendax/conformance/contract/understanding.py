@@ -11,6 +11,7 @@ from attendax.legible import did_you_mean
 from ..adapters.implementation import OPTIONS, Implementation
 from ..against import options
 from ..against.describing import SECOND
+from ..against.dropout import OF_ALL_QUERIES
 from ..against.forms import Form
 from ..against.remote import Function
 from ..cases import Case
@@ -94,7 +95,8 @@ class Understood(NamedTuple):
             given |= {"fit": text, "layout": form.layout, "lacks": lacks, "arrays": form.arrays}
         more = {x: f"NumPy's sums in {x} are too inexact" for x in ("float16", "bfloat16") if form.arrays == "numpy"}
         of_sum = "return_lse" in form.options and form.how["lse"] not in ("base e", "base 2")
-        unjudged = {RATE: self.contract.dropout and RATE not in self.names, "return_lse": of_sum}
+        shared = form.how["dropout"] == OF_ALL_QUERIES
+        unjudged = {RATE: self.contract.dropout and (shared or RATE not in self.names), "return_lse": of_sum}
         more |= {option: "described, not judged" for option, true in unjudged.items() if true}
         more |= {ours: f"{x} is not understood" for x in self.contract.unread for ours in _left_to(x, form)}
         more |= {SQUARE: "it takes T = S only"} if self.contract.square else {}

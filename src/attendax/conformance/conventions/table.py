@@ -24,6 +24,7 @@ ONE_QUERY = "a single query (T = 1) sees all keys"
 JOINED = "blocks of keys are joined, but the {} is not multiplied by exp(old maximum - new maximum)"
 SO_FAR, BLOCK_SIZES = "np.exp(s - so_far(s, {b}))", (2, *KEY_BLOCKS)
 INSTEAD, ADDED_INSTEAD = "mask in place of causal", "mask or bias in place of causal"
+IN_TURN = "batches in turn"  # of masks and biases that are repeated in the wrong order
 CAUSAL_INSTEAD = "causal in place of mask"
 IN_PLACE = {INSTEAD: ("mask", "is_causal"), CAUSAL_INSTEAD: ("is_causal", "mask")}  # what counts, what is left out
 OF_VALID = "aligned to the end of the key lengths"  # of causal, and of a window
@@ -189,7 +190,7 @@ TABLE: dict[str, Axis] = {
         "first batch": Line("mask[:1]", "every batch gets the mask of the first"),
         "first head": Line("mask[:, :1]", "every head gets the mask of the first"),
         "first of all": Line("mask[:1, :1]", "every batch and every head gets the mask of the first"),
-        "batches in turn": Line(
+        IN_TURN: Line(
             "mask[(n + N * np.arange(len(mask))[:, None]) % len(mask), n % mask.shape[1]]",
             "head n of batch b gets the mask of batch (b·N + n) % B: masks are repeated in the wrong order"),
         IGNORED: Line("mask | True", "mask is ignored"),
@@ -333,6 +334,9 @@ TABLE: dict[str, Axis] = {
         "first batch": Line("bias[:1]", "every batch gets the bias of the first"),
         "first head": Line("bias[:, :1]", "every head gets the bias of the first"),
         "first of all": Line("bias[:1, :1]", "every batch and every head gets the bias of the first"),
+        IN_TURN: Line(
+            "bias[(n + N * np.arange(len(bias))[:, None]) % len(bias), n % bias.shape[1]]",
+            "head n of batch b gets the bias of batch (b·N + n) % B: biases are repeated in the wrong order"),
         "scaled": Line("bias * scale", "the scale is also applied to the bias", kind=UNUSUAL, source=SCALED_BIAS),
         IGNORED: Line("0 * bias", "bias is ignored"),
     },

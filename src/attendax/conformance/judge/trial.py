@@ -9,7 +9,7 @@ from ..adapters.implementation import Implementation
 from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
 from ..conventions import right
-from ..conventions.formula import by_rules, is_given
+from ..conventions.formula import by_rules, is_given, is_instead
 from ..conventions.table import ASKS, IN_PLACE, SEES_LATER
 from ..conventions.values import LAW, MEASURED, Conventions, law
 from ..worker.calling import call
@@ -164,7 +164,8 @@ class Trial:
             scale = f"scale={self.declared.line('scale').text}"
             case = case._replace(call=", ".join(filter(None, (case.call, scale))))
         always = CAUSAL_CALLS.get(self.declared.value("pairs"))
-        if always and not {"is_causal", "offset"} & self.inputs.options.keys():
+        given = self.inputs.options | self.inputs.arrays
+        if always and not {"is_causal", "offset"} & given.keys() and not is_instead(self.declared, given):
             case = case._replace(call=", ".join(filter(None, (case.call, always))))  # few keys are rounded otherwise
         found = tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
         tree = max(map(largest, wanted.values()), default=0.0)
