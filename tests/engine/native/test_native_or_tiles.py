@@ -86,8 +86,7 @@ def test_the_sizes_on_the_page_are_those_of_the_source():
     said = {
         "kBlockRows": "at most {} queries",
         "kTileKeys": "tiles of {} keys",
-        "kChunkKeys": "parts of {} keys",
-        "kChunkQueries": "tasks of {} queries",
+        "kChunkQueries": "the backward of {} queries",
         "kSuperKeys": "the keys, {} keys at a time",
         "kMaxMaskOps": "more than {} steps",
     }
