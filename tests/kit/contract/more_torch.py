@@ -608,3 +608,13 @@ def memory(query, memory, memory_mask=None):
     s = query @ memory.mT * query.shape[-1] ** -0.5
     s = s if memory_mask is None else s.masked_fill(~memory_mask[:, None].bool(), -math.inf)
     return s.softmax(-1) @ memory
+
+
+def one_after_the_other(batch_size, q, k, v, causal, sm_scale):
+    """(B·T, N, D) and their number, as in the tests of FlashInfer; the log-sum-exp is of base 2."""
+    q, k, v = (x.unflatten(0, (batch_size, -1)) for x in (q, k, v))
+    s = torch.einsum("btnd,bsnd->bnts", q, k) * sm_scale
+    T, S = s.shape[-2:]
+    s = s.masked_fill(torch.ones(T, S).triu(S - T + 1) > 0, -math.inf) if causal else s
+    out = torch.einsum("bnts,bsnd->btnd", s.softmax(-1), v).flatten(0, 1)
+    return out, s.logsumexp(-1).transpose(1, 2) / math.log(2)

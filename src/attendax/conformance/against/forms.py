@@ -190,6 +190,7 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
         dataclasses.replace(form, layout=layout, order=", ".join(order))
         for order, layout in itertools.product(orders if count >= 3 else (), options.LAYOUTS)
         if (told or "(ND)" not in layout) and (layout == VARLEN) == bool(begins)
+        if layout != options.FLAT or "B" in fn.meant.values()
         if square or len(begins) != 1  # of queries and of keys
     ]
     ways = [(orders[0], pack) for pack in options.SHARED if "kv" in packs]  # keys that are the values

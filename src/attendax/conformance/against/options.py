@@ -13,6 +13,7 @@ from ..conventions.table import IGNORED, IN_TURN, TABLE
 from .weights import ONE_HOT, WEIGHT, WEIGHTS, role_of, unchanging
 
 VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one more sequence, of one token
+FLAT = "(B·T)ND"  # batches one after the other, of which the function is told the number
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",
@@ -20,6 +21,7 @@ INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)",
     "BDNT": "xp.moveaxis({x}, 3, 1)", "B(ND)T": "{x}.swapaxes(2, 3).reshape(B, -1, {x}.shape[2])",
     "BDT": "{x}.swapaxes(1, 2)", "DT": "{x}.swapaxes(0, 1)",
+    FLAT: "{x}.swapaxes(1, 2).reshape(-1, {x}.shape[1], {x}.shape[3])",
     VARLEN: "xp.concatenate([y.swapaxes(0, 1) for z in {x} for y in (z, z[:, :1])])",
 }  # fmt: skip
 OUT_OF = {  # and back
@@ -30,6 +32,7 @@ OUT_OF = {  # and back
     "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, heads, -1), 0, 2)",
     "BDNT": "xp.moveaxis({x}, 1, 3)", "B(ND)T": "{x}.reshape(B, heads, -1, {x}.shape[-1]).swapaxes(2, 3)",
     "BDT": "{x}.swapaxes(1, 2)[:, None]", "DT": "{x}.swapaxes(0, 1)[None, None]",
+    FLAT: "{x}.reshape(B, -1, *{x}.shape[1:]).swapaxes(1, 2)",
     VARLEN: "{x}.reshape(B, T + 1, {x}.shape[1], -1)[:, :T].swapaxes(1, 2)",
 }  # fmt: skip
 LAYOUTS = tuple(INTO)
@@ -127,9 +130,11 @@ JOINED = {"N": 1, "D": 3}  # axes of (B, N, T, D) on which arrays are joined, be
 
 def axes_of(layout: str, pack: str = "") -> str:
     """The axes of a layout in words."""
-    joined = {"*": "N·D", "+": "tokens", "&": "B·N", "M": "N·D" if "N" in layout else "D"}
+    joined = {"*": "N·D", "+": "tokens", "&": "B·N", "=": "B·T", "M": "N·D" if "N" in layout else "D"}
     joined |= {"N": "N/G"} if layout in IN_GROUPS else {}
-    letters = layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&")
+    letters = (
+        layout.replace("(B)", "").replace("(ND)", "*").replace("(BT)", "+").replace("(BN)", "&").replace("(B·T)", "=")
+    )
     axes = [joined.get(x, x) for x in letters]
     name, _, axis = pack.partition(" ")
     if axis in (*JOINED, "W"):

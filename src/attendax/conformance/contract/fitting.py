@@ -76,7 +76,7 @@ def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
         found["segments apart"] = f"{segments.name} is of queries and of keys"
     found |= dict.fromkeys(["sinks"] * form.has_one_key_head, said)
     found |= dict.fromkeys(["batch", "empty arrays"] * ("B" not in form.outcome), said)
-    found |= dict.fromkeys(["empty arrays"] * (form.layout == options.VARLEN), "a packed sequence has tokens")
+    found |= dict.fromkeys(["empty arrays"] * (form.layout in (options.VARLEN, options.FLAT)), "a text has tokens")
     found |= dict.fromkeys(["heads", "grouped heads", "sinks"] * ("N" not in form.layout), said)
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D", "T != S"] * form.pack.startswith("qkv"), said)
