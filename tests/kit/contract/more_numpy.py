@@ -753,3 +753,11 @@ def by_word(q, k, v, scale=1.0, mask=None):
         T, S = s.shape[-2:]
         mask = np.tri(T, S, max(S - T, 0), dtype=bool)
     return softmax(s if mask is None else np.where(mask, s, np.finfo(s.dtype).min)) @ v
+
+
+def multi_query(q, k, v, num_heads=4, mask=None):
+    """Queries (B, T, N·D), and keys of one head, (B, S, D)."""
+    q = q.reshape(*q.shape[:2], num_heads, -1)
+    s = np.einsum("btnd,bsd->bnts", q, k) / np.sqrt(q.shape[-1])
+    s = s if mask is None else np.where(mask, s, -1e9)
+    return np.einsum("bnts,bsd->btnd", softmax(s), v).reshape(*q.shape[:2], -1)

@@ -62,7 +62,7 @@ KEYS = {  # layouts of keys or values that are not that of the queries: lines to
     "BSD": ("{x}[:, 0]", "{x}[:, None]"), "BNDS": ("{x}.swapaxes(2, 3)", "{x}.swapaxes(2, 3)"),
 }  # fmt: skip
 KEY_LAYOUTS = (  # of queries; of keys and of values: one head without an axis, keys that are transposed
-    ("BNTD", "BSD", "BSD"), ("BTND", "BSD", "BSD"), ("BNTD", "BNDS", "BNTD"),
+    ("BNTD", "BSD", "BSD"), ("BTND", "BSD", "BSD"), ("BT(ND)", "BSD", "BSD"), ("BNTD", "BNDS", "BNTD"),
 )  # fmt: skip
 MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),

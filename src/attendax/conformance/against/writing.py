@@ -209,7 +209,7 @@ class Adapter(Keywords):
         of_group = {x: f"{x}{group if x == 'query' else '[:, g : g + 1]'}" for x in ARRAYS}
         arrays = [re.sub("|".join(ARRAYS), lambda x: of_group[x[0]], part) for part in parts]
         arrays = [f"{name}={x}" for name, x in zip(b.by_name, arrays, strict=True)] if b.by_name else arrays
-        words = [re.sub(r"\bN\b", "(N // G)", x) if x.partition("=")[0] in b.meant else x for x in words]
+        words = [re.sub(r"\bN\b", "(N // G)", x) if x.partition("=")[0] in (*b.meant, b.heads) else x for x in words]
         of_heads = f"x{group} if getattr(x, 'ndim', 0) == 4 and x.shape[1] == N > 1 else x"
         if "bias" in b.options and b.options["bias"].form == OF_KEYS:
             one = f"x.reshape(B, N, 1, S){group}.reshape(-1, 1, S)"

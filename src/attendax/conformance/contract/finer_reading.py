@@ -36,8 +36,8 @@ class FinerReading(Describing):
         if form.layout == "BNTD" and not (form.grouped or form.pack or form.of_keys):  # of which one may be the other
             ways.append(dataclasses.replace(form, layout="NBTD"))
         ways.append(self._of_one_head(form, options.named(name)))
-        if form.has_one_key_head:
-            ways.append(dataclasses.replace(form, layout={"BNTD": "BTND", "BTND": "BNTD"}[form.layout]))
+        if form.has_one_key_head and form.layout in ("BNTD", "BTND"):
+            ways.append(dataclasses.replace(form, layout="BTND" if form.layout == "BNTD" else "BNTD"))
         return next(filter(None, (super(FinerReading, self)._offered(x, name) for x in ways if x)), None)
 
     def _of_one_head(self, form: Form, kinds: Iterable[str]) -> Form | None:
