@@ -30,7 +30,7 @@ extensions = [
     "moved",
     "law_tests",
     "public_names",
-    "shapes",
+    "squares",
     "terms",
     "timings",
     "twins",

@@ -828,13 +828,13 @@ class TestPages:
         pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
         sys.path.insert(0, str(ROOT / "docs/_site"))
         try:
-            import shapes
+            import squares
         finally:
             sys.path.pop(0)
         lines = re.findall(r"^```\{shapes\} (.*)$", self.PAGE, re.MULTILINE)
         assert len(lines) >= 9
         for line in lines:
-            drawn = ElementTree.fromstring(shapes.drawn(line))
+            drawn = ElementTree.fromstring(squares.drawn(line))
             styles = {node.get("style") for node in drawn.iter() if node.get("style")}
             assert all("var(--color-" in style for style in styles)
 
