@@ -172,7 +172,7 @@ def _asks(case: Case, meaning: Meaning) -> bool:
     if axis == "heads" or meaning.value == OF_GROUPS:
         sizes = SIZES | case.sizes
         return sizes["N"] != sizes["G"]
-    asks = ASKS.get("window" if axis == "reach" else axis)
+    asks = ASKS.get(axis)
     return not asks or bool({*asks} & {*case.options})
 
 

@@ -513,7 +513,8 @@ def is_value(axis: str, value: str) -> bool:
 
 BACKWARD_AXES = ("delta", "of_scores", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
 ASKS = {  # the options without which an axis makes no difference, any of them
-    "causal": ("is_causal",), "offset": ("offset",), "window": ("window",), "key_lengths": ("key_lengths",),
+    "causal": ("is_causal",), "offset": ("offset",), "window": ("window",), "reach": ("window",),
+    "key_lengths": ("key_lengths",),
     "segments": ("query_segment_ids",), "mask": ("mask",), "given_scale": ("scale",), "order": ("softcap", "bias"),
     "softcap": ("softcap",), "bias": ("bias",), "lse": ("return_lse",), "slope": ("softcap",),
     "through_lse": ("return_lse",), "of_bias": ("bias",),
