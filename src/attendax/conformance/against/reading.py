@@ -41,6 +41,8 @@ class Reading(PlainCall):
         row = OPTIONS[ours]
         if form.layout in ONE_QUERY and ours not in OF_ONE_QUERY:
             return None
+        if ours == "is_causal" and form.how["always"] and options.named(name)[:1] == ["mask"]:
+            return None  # causal without it, so that nothing tells
         hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
         if ours == "window":  # of two readings of a side that is off by one, the more usual comes first
             rare = "on both sides", "w keys, its own among them"

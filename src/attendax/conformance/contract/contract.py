@@ -200,8 +200,10 @@ class Contract:
         """Words for what says that it is meant to be causal without being asked; else nothing."""
         if {*options.OPEN_POSITIONS} & {*self.form.meant}:
             return "it is given positions"
-        of_one_array = "attention_forward of llm.c" * self.form.pack.startswith("qkv")
-        return self._stated("always", always) or self._replaces_causal("joins") or of_one_array
+        self_evident = "attention_forward of llm.c" * self.form.pack.startswith("qkv")
+        if "window" in self.form.options and self.form.how["side"] == "before":
+            self_evident = "its window has keys before a query alone, as in Mistral"
+        return self._stated("always", always) or self._replaces_causal("joins") or self_evident
 
     def _replaces_causal(self, axis: str) -> str:
         """The source of a mask of pairs in place of causal, which nobody asked for; empty for a mask of padding."""
