@@ -134,7 +134,8 @@ class PlainCall(Caller):
         for self.in_order, sizes in itertools.product((True, False), OTHER_SIZES):
             if found := self._by_scale(sizes):
                 return found
-            probe, layouts = self.plain_probe(sizes), self._layouts()
+            probe, several = (self.plain_probe(sizes, groups) for groups in (0, 2))
+            layouts = [x for x in self._layouts() if not x.has_one_key_head or self.answer(x, several)]
             reading = [layout for layout in layouts if self._reads_queries(layout, probe)]
             solved = (layout.but(scale=self._solved(layout)) for layout in reading)
             if found := self.settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
