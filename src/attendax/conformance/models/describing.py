@@ -228,7 +228,7 @@ def _traits(
 def _heads(runner: Runner) -> str:
     """Say why the weights of the heads are not known; empty where they are."""
     if runner.heads is None:
-        return "no function `heads` is given that reads the weights"
+        return "the option `heads` is not given"
     if runner.table is None:
         return "inputs are tokens"
     try:
