@@ -10,6 +10,7 @@ from .forms import BY_LAW, UNKNOWN, Form
 from .options import AXIS, RULES
 from .plain_call import OF_PLAIN
 
+OPEN = "a query without any key gets neither 0, the mean of the values nor NaN"
 FILL = 1e4  # added where masked, by many functions: scores near it are rounded
 
 
@@ -50,7 +51,7 @@ def _with_result(caller: Caller, form: Form) -> tuple[Form, Probe | None]:
     is_law = all(form.how[x] == BY_LAW[x] for x in (*OF_PLAIN, *{AXIS[x] for x in probe.options} - {"window"}))
     known = {"mask", "key_lengths", "segments"} & set(probe.options) and caller.answer(form, probe)
     if not found and is_law and known:
-        caller.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
+        caller.unknown["empty rows"] = OPEN
     return found or form, probe
 
 

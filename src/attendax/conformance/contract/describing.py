@@ -5,13 +5,13 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from ..against import options
+from ..against import empty_rows, options
 from ..against.asking import SQUARE, Answer, Probe, arrays
 from ..against.describing import NOT_TAKEN, SEVERAL
 from ..against.forms import BY_LAW, Form
 from ..against.options import AXIS, DROPOUT_NAMES, NO_LIMIT, OPTIONS
 from ..against.remote import Function
-from ..conventions.table import DEFECT, IGNORED
+from ..conventions.table import DEFECT, IGNORED, TABLE
 from ..conventions.values import Conventions
 from ..worker.errors import Died, Failed
 from . import asides, fitting, refusing
@@ -55,6 +55,8 @@ class Describer(FinerReading):
         self._look_for_state({ours for k, x in unread.items() if x in WHY for ours in options.named(k)})
         square = self.sizes == SQUARE and not form.pack.startswith("qkv")
         short, whole = not square and self._is_short(form), self._whole(form)
+        if not (square or short) and self._is_open(form):
+            short, unread["empty rows"] = True, empty_rows.OPEN
         idle, unread = self._idle(form, unread)
         form, unread = self._by_modes(form, unread)
         unread |= {k: self._raising(k) for k, x in unread.items() if x in WHY and k in self.raised.keys() - self.taken}
@@ -137,14 +139,27 @@ class Describer(FinerReading):
         return tuple(found)
 
     def _is_short(self, form: Form) -> bool:
-        """Tell whether it raises where causal is aligned to the end and there are more queries than keys."""
+        """Tell whether it raises where causal leaves queries without any key."""
+        probe = self._more_queries(form)
+        with contextlib.suppress(OutOfTime):
+            return probe is not None and not self.answer(form, probe)
+        return False
+
+    def _is_open(self, form: Form) -> bool:
+        """Tell whether queries that causal leaves without any key get a result of no known rule."""
+        probe = self._more_queries(form)
+        with contextlib.suppress(OutOfTime):
+            ways = [form.but(empty=x) for x in TABLE["empty"]]
+            return probe is not None and self.is_nearly(form, probe) and not self.settled(ways, [probe])
+        return False
+
+    def _more_queries(self, form: Form) -> Probe | None:
+        """A causal call with more queries than keys, if causal is aligned to the end."""
         always = form.how["always"]
         if "to the end" not in (always or form.how["causal"]) or not (always or "is_causal" in form.options):
-            return False
+            return None
         (B, N, _, S, D, V), values = self.sizes, {} if always else {"is_causal": True}
-        with contextlib.suppress(OutOfTime):
-            return not self.answer(form, Probe(arrays((B, N, S + 2, S, D, V)), values))
-        return False
+        return Probe(arrays((B, N, S + 2, S, D, V)), values)
 
 
 def _no_limit(form: Form) -> str:
