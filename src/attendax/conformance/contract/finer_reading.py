@@ -17,6 +17,9 @@ from ..against.options import AXIS, OPTIONS
 from ..against.remote import Function
 from ..conventions.table import IGNORED, IN_TURN, SEES_ALL, TABLE, UNSEARCHED
 
+LONG_T, LONG_S = 149, 599  # tokens of texts in which blocks show, and keys of few queries: no multiples of a block
+OF_BLOCKS = "weights", "pairs"  # axes with values that show in long texts alone
+
 
 class FinerReading(Describing):
     """``Describing`` for ``check``: it knows more layouts, masks, and values that are nobody's convention."""
@@ -26,6 +29,18 @@ class FinerReading(Describing):
     def __init__(self, fn: Function) -> None:
         super().__init__(fn)
         self.faults = dict[str, str]()  # wrong parameters that no case tests, and what they do
+
+    def _as_called(self) -> Form | None:
+        """The form of its plain call; of a function that is another in long texts, with the value that shows there."""
+        form = super()._as_called()
+        if not form:
+            return None
+        N, T, S, *widths = self.sizes[1:]
+        probe = self.plain_probe((1, N, LONG_T, LONG_T, *widths) if T == S else (1, N, T, LONG_S, *widths))
+        if not self.answer(form, probe) or self.is_nearly(form, probe):
+            return form
+        values = ((axis, x) for axis in OF_BLOCKS for x in list(TABLE[axis])[1:])
+        return self.settled((form.but(**{axis: x}) for axis, x in values), [self.probe({}), probe]) or form
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword; with arrays of one head if a mask or lengths mean nothing beside several.
