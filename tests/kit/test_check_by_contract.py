@@ -332,6 +332,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "pico_wide": "with C the width of x", "causal_anyway": "even if causal is False", "rows_of_length": "hide queries",
     "commented_kept": "by its comment it hides one", "padding_repeated": "repeated in the wrong order",
     "mask_repeated": "repeated in the wrong order", "eights_dropped": "behind the last whole block",
+    "groups_scaled": "the result is wrong",
 }  # fmt: skip
 RIGHT = "window_wide", "qkvpacked_swapped"  # another convention
 OPEN = {

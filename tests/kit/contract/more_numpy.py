@@ -776,3 +776,12 @@ def eights_dropped(q, k, v, block=8):
     """Of more than a block of keys, those behind the last whole one are left out."""
     S = k.shape[-2] // block * block or k.shape[-2]
     return softmax(q @ k[..., :S, :].swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v[..., :S, :]
+
+
+def groups_scaled(q, k, v, num_heads, num_kv_heads):
+    """(B, T, N·D), fewer key heads; scores are divided by the root of the width of all queries of a group."""
+    (B, T), S, scale = q.shape[:2], k.shape[1], (q.shape[-1] // num_kv_heads) ** -0.5
+    q, k, v = q.reshape(B, T, num_heads, -1), k.reshape(B, S, num_kv_heads, -1), v.reshape(B, S, num_kv_heads, -1)
+    k, v = (np.repeat(x, num_heads // num_kv_heads, 2) for x in (k, v))
+    s = np.einsum("btnd,bsnd->bnts", q, k) * scale
+    return np.einsum("bnts,bsnd->btnd", softmax(s), v).reshape(B, T, -1)

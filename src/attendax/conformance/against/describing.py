@@ -73,14 +73,17 @@ class Describing(Reading):
         return dataclasses.replace(form, first=True)
 
     def _grouped(self, form: Form) -> Form:
-        """The form in which keys have fewer heads than queries, if the function takes that."""
+        """The form in which keys have fewer heads than queries, if the function takes that, right or wrong."""
         if form.pack or "N" not in form.layout or form.has_one_key_head:
             return form
         switch = {name: True for name in GROUPED_NAMES if name in self.fn.names}
         wide = dataclasses.replace(form, grouped=True, given={**form.given, **switch})
         probe = Probe(arrays(self.sizes, groups=2), {})
         ways = [{"heads": x} for x in TABLE["heads"]] + [{"join": OF_GROUPS}] * (form.how["join"] == BY_LAW["join"])
-        return self.settled([wide.but(**way) for way in ways], [probe]) or form
+        if found := self.settled([wide.but(**way) for way in ways], [probe]):
+            return found
+        told = {*options.KEY_HEADS, *options.GROUP_NAMES, *GROUPED_NAMES} & {*self.fn.names}  # then they are a fault
+        return wide if told and self.is_result(self.answer(wide, probe), probe) else form
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""
