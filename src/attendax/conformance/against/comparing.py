@@ -43,6 +43,7 @@ OF_TABLE = {  # axes whose values are told by the words of the table, and what i
     "split": ("the split into heads", "keeps them apart"),
     "join": ("the heads of the result", "keeps them apart"),
     "width": ("numbers of a head", "takes all of them"),
+    "cap": ("scores", "caps them if it is asked for alone"), "alibi": ("ALiBi", "adds none by itself"),
 }  # fmt: skip
 SOLVED = {
     "scale": Convention("scale if none is given", "multiplies by {0}"),

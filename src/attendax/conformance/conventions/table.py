@@ -346,6 +346,8 @@ TABLE: dict[str, Axis] = {
             kind=UNUSUAL, source="BLOOM; Press et al. 2022"),
         "-slope · |i - j|": Line("-slopes(N)[:, None, None] * abs(i - j)", "ALiBi is always added: -slope · |i - j|",
             kind=UNUSUAL, source="Press et al. 2022, of two sides"),
+        "-slope · |i + S - T - j|": Line("-slopes(N)[:, None, None] * abs(i + S - T - j)",
+            "ALiBi is always added: -slope · |i + S - T - j|", kind=UNUSUAL, source="FlashAttention 2.4"),
     },
     "fill": {
         "-inf": Line("np.where(seen, s, -np.inf)"),
