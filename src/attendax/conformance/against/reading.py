@@ -16,7 +16,7 @@ from ..conventions.table import (
     NOT_GIVEN,
     OF_ROOTS,
     TABLE,
-)  # fmt: skip
+)
 from ..conventions.values import factor_of, scale_of_first
 from . import options
 from .asking import Probe, arrays

@@ -20,7 +20,7 @@ from .options import (
     PAIR,
     RESULT_LAYOUTS,
     SHARED,
-)  # fmt: skip
+)
 from .remote import IMPORTS, PERHAPS, reached
 from .weights import PACKED_WEIGHT, is_dict
 
