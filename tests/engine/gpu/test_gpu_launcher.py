@@ -16,7 +16,6 @@ from attendax.kernels.call import checked_call
 from attendax.kernels.gpu import build, compiled, launches
 from attendax.kernels.native.library import Library
 from attendax.sharding import in_shard_map as across
-from places import ROOT
 
 FORWARD = ["mark_keys", "forward", "forward", "join_parts"]  # the keys are two parts
 BACKWARD = ["prepare_rows", "gradient_of_query", "gradient_of_query"]
@@ -353,12 +352,6 @@ def test_the_table_of_what_was_compiled(tmp_path):
     of_sm_80 = {name: entry for name, entry in entries.items() if name in names[:2]}
     *_, row = build.summary(of_sm_80, tmp_path).splitlines()
     assert row == "| sm_80 | 8.0, 8.6, 8.7, 8.9 | 2 | 2.0 | 8 | 70 | 3 of 99 | mma |"
-
-
-def test_the_table_of_the_page_counts_the_kernels():
-    page = (ROOT / "docs/contributing.md").read_text("utf-8")
-    of_page = {target: int(count) for target, count in re.findall(r"^\| (sm_\d+) \| [\d., ]+ \| (\d+) \|", page, re.M)}
-    assert of_page == {target: len([*launches.every_launch(target)]) for target in launches.TARGETS}
 
 
 def test_nothing_but_the_build_imports_triton():
