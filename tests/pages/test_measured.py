@@ -1,11 +1,9 @@
 """Numbers on the pages: each follows from the committed results, or says when and where it was measured."""
 
 import copy
-import importlib
 import platform
 import re
 import sys
-from importlib.util import find_spec
 
 import jaxlib
 import pytest
@@ -28,7 +26,6 @@ from contestants import OURS  # noqa: E402
 RESULTS = committed()
 PAGES = [pytest.param(page.read_text("utf-8"), id=str(page.relative_to(ROOT))) for page in measured.pages()]
 STATED = [page for page in PAGES if measured.MARKED.search(page.values[0])]
-FRAMEWORKS = ("torch", "jax", "keras")
 
 
 @pytest.mark.parametrize("page", STATED)
@@ -141,13 +138,6 @@ def test_the_table_of_memory_is_what_xla_says(direction):
 def test_the_lines_of_a_program_are_counted():
     lines = (ROOT / "docs" / "examples" / "c" / "attention.c").read_text("utf-8").count("\n")
     assert f"with its gradients in {lines} lines" in (ROOT / "docs" / "without-python.md").read_text("utf-8")
-
-
-@pytest.mark.skipif(not all(map(find_spec, FRAMEWORKS)), reason="of torch, jax and keras one is not installed")
-def test_the_broken_models_are_counted():
-    models = [one for name in FRAMEWORKS for one in importlib.import_module(f"broken_models.in_{name}").BROKEN]
-    page = (ROOT / "docs" / "check-a-model.md").read_text("utf-8")
-    assert f"`tests/kit/broken_models` has {len(models)} models" in page
 
 
 # Numbers without a source
