@@ -5,7 +5,7 @@
 writes every statement anew, after the results were made anew. A page holds a statement between two comments, as lines
 of their own or within a line:
 
-    <!-- measured: training_faults -->64,006<!-- end -->
+    <!-- measured: libraries_at_fault -->12<!-- end -->
 
 The name is that of a function in ``statements.py`` or ``statements_of_cost.py``. Words that other numbers would make
 wrong stand in a ``claim``: where one does not hold any more, the command names it, and somebody writes it anew there.

@@ -1,15 +1,13 @@
 """Sentences of the pages about speed: each function makes a statement from the committed results (``measured.py``)."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import cores
 import report
 import tables
-from committed import SINGLE, Results, claim, machine, mean, span, when
+from committed import SINGLE, Results, claim, machine, mean, when
 from contestants import OURS, TILES
-from machine import PRODUCT_SIDE
 from statements_of_cost import compile_ratios
 
 TORCH = "torch-sdpa"
@@ -22,7 +20,6 @@ RUNS = {  # fields of Results, the words for their rows, and their folders
 }
 REMARKS = {"xeon": "the two cores may be two hyperthreads of one core"}  # on the machine
 MEASURES = {"backward": "with the gradient", "jvp": "derivative in one direction", "hvp": "Hessian times a vector"}
-TRAINED = "encoder block 32 x 128 x 384, training step"
 
 
 def speed(results: Results) -> str:
@@ -117,29 +114,6 @@ def who_is_ahead(results: Results) -> str:
     return f"{told}\n\n{tables.table(header, rows)}"
 
 
-def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
-    """A contestant's records of calls without any variant, from so many queries and keys on, each with its shape."""
-    for record in run["records"]:
-        shape = run["cases"][record["case"]]
-        right = (record["contestant"], record["measure"], record["status"]) == (contestant, measure, "timed")
-        if right and not shape["variant"] and min(shape["T"], shape["S"]) >= tokens:
-            yield shape | record
-
-
-def beside_a_product(results: Results) -> str:
-    torch = [record["gflops"] for measure in SINGLE for record in plain(results.full, TORCH, measure, 2048)]
-    ours = span(record["share_of_matmul"] for measure in SINGLE for record in plain(results.full, OURS, measure, 2048))
-    theirs = span([gflops / results.full["about"]["matmul_gflops"] for gflops in torch])
-    size = f"{PRODUCT_SIDE:,} x {PRODUCT_SIDE:,}"
-    return (
-        "Attention is mostly matrix products. So the speed of a large product, in GFLOP/s, shows about how fast it "
-        "could be. "
-        f"attendax has {ours} of the speed of a {size} product, and torch SDPA {theirs}. "
-        "These are calls with at least 2,048 queries and keys, with no mask or a causal one, with and without "
-        "gradients."
-    )
-
-
 def with_more_cores(results: Results) -> str:
     """Geometric means of factors and of leads, over the rounds in which the cores were near each other."""
     run = results.cores
@@ -158,7 +132,6 @@ def with_more_cores(results: Results) -> str:
     return (
         "The two cores of this table [share a cache](#two-cores-one-cache-or-two). The numbers are geometric means "
         f"over {len(own[0])} shapes (with the gradient: {len(own[1])}). "
-        "Rows with torch leave out shapes that it cannot compute. "
         f"Source: `benchmarks/results/cores` ({machine(run)}; {when(run)}).\n\n"
         f"{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
@@ -210,11 +183,10 @@ def where_measured(results: Results) -> str:
             continue
         kept = [r for r in run["records"] if r["status"] == "timed" and r["contestant"] == OURS]
         disturbed = sum(r["rounds_disturbed"] for r in kept) / sum(len(r["seconds"]) for r in kept)
-        speed = f"{run['about']['matmul_gflops']:.0f}"
-        rows.append([words, speed, version(run, "torch"), version(run, "jax"), when(run), f"{disturbed:.0%}"])
+        rows.append([words, version(run, "torch"), version(run, "jax"), when(run), f"{disturbed:.0%}"])
         if field in REMARKS:
             remarks.append(f'In the run "{words}", {REMARKS[field]}.')
-    header = ("run", "matrix product, GFLOP/s", "torch", "jax", "measured code, date", "disturbed rounds")
+    header = ("run", "torch", "jax", "measured code, date", "disturbed rounds")
     return "\n\n".join([*remarks, tables.table(header, rows)])
 
 
@@ -261,20 +233,13 @@ def training(results: Results) -> str:
     return f"{whole}{said}{why}"
 
 
-def training_faults(results: Results) -> str:
-    (ours,) = (record for record in results.full["encoders"]["cases"][TRAINED] if record["contestant"] == OURS)
-    return f"{ours['page_faults']:,.0f}"
-
-
 STATEMENTS = (
     speed,
     means,
     who_is_ahead,
-    beside_a_product,
     with_more_cores,
     beside_torch,
     where_measured,
     encoders,
     training,
-    training_faults,
 )

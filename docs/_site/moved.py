@@ -16,7 +16,10 @@ SECTIONS = {  # a section that has left its page: where it is
         "the-world-s-matrix": "matrix#all-libraries",
     },
     "against": {"layers": "layers"},
-    "benchmarks": {"what-disturbs-a-measurement": "benchmarks#what-slows-a-call-down"},
+    "benchmarks": {
+        "compared-with-a-matrix-product": "benchmarks#results",
+        "what-disturbs-a-measurement": "benchmarks#what-slows-a-call-down",
+    },
     "gpu": {
         "cudnn-by-name": "gpu#cudnn",
         "the-kernels-of-triton-by-name": "gpu#triton",
