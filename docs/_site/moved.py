@@ -28,7 +28,10 @@ SECTIONS = {  # a section that has left its page: where it is
         "build-and-test-the-kernels": "contributing#work-on-the-gpu-kernels",
         "run-the-benchmark-on-a-gpu": "contributing#work-on-the-gpu-kernels",
     },
-    "how-it-is-fast": {"native-or-tiles": "implementations"},
+    "how-it-is-fast": {
+        "layers": "where-xla-ends#the-gradient-of-a-weight-transposes-a-copy",
+        "native-or-tiles": "implementations",
+    },
     "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
     "migrate": {"commands-and-options-that-left": "migrate#removed-commands-and-options"},
     "rotary": {"longer-contexts-and-parts-of-a-head": "rotary#longer-contexts"},

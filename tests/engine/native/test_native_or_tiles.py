@@ -86,8 +86,6 @@ def test_the_sizes_on_the_page_are_those_of_the_source():
     said = {
         "kBlockRows": "at most {} queries",
         "kTileKeys": "tiles of {} keys",
-        "kChunkQueries": "the backward of {} queries",
-        "kSuperKeys": "the keys, {} keys at a time",
         "kMaxMaskOps": "more than {} steps",
     }
     assert [words for name, words in said.items() if words.format(f"{sizes[name]:,}") not in SIZES] == []
