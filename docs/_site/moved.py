@@ -35,6 +35,7 @@ SECTIONS = {  # a section that has left its page: where it is
     "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
     "migrate": {"commands-and-options-that-left": "migrate#removed-commands-and-options"},
     "rotary": {"longer-contexts-and-parts-of-a-head": "rotary#longer-contexts"},
+    "what-is-proved": {"the-axioms": "what-is-proved#check-it-yourself"},
     "where-xla-ends": {
         "a-slice-of-bfloat16-makes-all-of-the-array-float32": "where-xla-ends#more-limits",
         "a-bfloat16-slice-becomes-a-float32-array": "where-xla-ends#more-limits",
