@@ -33,7 +33,7 @@ def printed(block, folder):
 
 
 def test_everything_is_shown():
-    assert len([block for block in BLOCKS if block.startswith("$ ")]) >= 8
+    assert len([block for block in BLOCKS if block.startswith("$ ")]) >= 6
     assert all("--seed" in block or "inputs" not in block for block in BLOCKS if block.startswith("$ attendax"))
 
 
