@@ -146,7 +146,6 @@ UNMEASURED = {  # sizes, limits and definitions, by page
     "attention.md": "an array of 16,384 x 16,384 scores would take 4,096 MiB",
     "check-reference.md": "12 seconds by default, for JAX 24",
     "laws/L8.md": "most 8 times the plain formula's",
-    "sharp-bits.md": "off by at most 8 times the error of the plain formula",
 }
 
 
