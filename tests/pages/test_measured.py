@@ -144,7 +144,6 @@ SOURCE = re.compile(r"measured (?:on|by) \d{4}-\d\d-\d\d, commit [0-9a-f]{7}, \w
 OF_THE_PAGE, OF_THE_SECTION = "All numbers of this page were measured on", "all numbers here were measured on"
 UNMEASURED = {  # sizes, limits and definitions, by page
     "attention.md": "an array of 16,384 x 16,384 scores would take 4,096 MiB",
-    "check-reference.md": "12 seconds by default, for JAX 24",
     "laws/L8.md": "most 8 times the plain formula's",
 }
 
