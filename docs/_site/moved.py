@@ -25,6 +25,7 @@ SECTIONS = {  # a section that has left its page: where it is
         "the-kernels-of-triton-by-name": "gpu#triton",
         "what-costs-more": "gpu#triton",
         "several-gpus": "gpu#triton",
+        "repeatable-gradients": "gpu#cudnn",
         "build-and-test-the-kernels": "contributing#work-on-the-gpu-kernels",
         "run-the-benchmark-on-a-gpu": "contributing#work-on-the-gpu-kernels",
     },
@@ -35,6 +36,7 @@ SECTIONS = {  # a section that has left its page: where it is
     "masks": {"windows-that-are-data": "masks#windows-from-arrays"},
     "migrate": {"commands-and-options-that-left": "migrate#removed-commands-and-options"},
     "rotary": {"longer-contexts-and-parts-of-a-head": "rotary#longer-contexts"},
+    "same-bits": {"without-the-native-library": "same-bits#without-the-native-kernel"},
     "what-is-proved": {"the-axioms": "what-is-proved#check-it-yourself"},
     "where-xla-ends": {
         "a-slice-of-bfloat16-makes-all-of-the-array-float32": "where-xla-ends#more-limits",
