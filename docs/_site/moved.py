@@ -20,6 +20,7 @@ SECTIONS = {  # a section that has left its page: where it is
         "compared-with-a-matrix-product": "benchmarks#results",
         "what-disturbs-a-measurement": "benchmarks#what-slows-a-call-down",
     },
+    "devices": {"native-or-tiles": "devices#bits", "several-processes": "devices#a-whole-encoder"},
     "gpu": {
         "cudnn-by-name": "gpu#cudnn",
         "the-kernels-of-triton-by-name": "gpu#triton",
