@@ -326,6 +326,7 @@ WORDS = {  # of the first cause, or of what is unsettled
     "weights_scaled": "1/√(N·D)", "texts_heads": "by a reshape without a transpose",
     "queries_padded": "hide queries", "times_tril": "masked scores are 0", "caps_after": "caps after the mask",
     "past_uncounted": "does not count the keys of earlier calls", "one_head_axis": "softmax runs over the queries",
+    "layer_joined": "by a reshape without a transpose",
     "layer_mixed": "by a reshape without a transpose",
     "polarity": "by its docstring it hides one", "padded_kept": "by its docstring it hides one",
     "sdpa_past": "does not count the keys of earlier calls",

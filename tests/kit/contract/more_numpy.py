@@ -785,3 +785,38 @@ def groups_scaled(q, k, v, num_heads, num_kv_heads):
     k, v = (np.repeat(x, num_heads // num_kv_heads, 2) for x in (k, v))
     s = np.einsum("btnd,bsnd->bnts", q, k) * scale
     return np.einsum("bnts,bsnd->btnd", softmax(s), v).reshape(B, T, -1)
+
+
+def _heads(x, n):
+    return x.reshape(*x.shape[:-1], n, -1).swapaxes(-2, -3)
+
+
+def params_first(params, x, num_heads=4, mask=None):
+    """(B, T, N·D): weights and biases in a dict of dicts, as Flax has them."""
+    q = _heads(x @ params["query"]["kernel"] + params["query"]["bias"], num_heads)
+    k = _heads(x @ params["key"]["kernel"] + params["key"]["bias"], num_heads)
+    v = _heads(x @ params["value"]["kernel"] + params["value"]["bias"], num_heads)
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    s = s if mask is None else np.where(mask, s, -1e9)
+    out = (softmax(s) @ v).swapaxes(-2, -3)
+    return out.reshape(*x.shape[:2], -1) @ params["out"]["kernel"] + params["out"]["bias"]
+
+
+def params_of_context(params, x, context=None, heads=4):
+    """(B, T, N·D): keys and values have one weight, and are made of a second array if there is one."""
+    q = _heads(x @ params["to_q"], heads)
+    k, v = (_heads(y, heads) for y in np.split((x if context is None else context) @ params["to_kv"], 2, -1))
+    out = softmax(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5) @ v
+    return out.swapaxes(-2, -3).reshape(*x.shape[:2], -1) @ params["to_out"]
+
+
+def weights_of_object(p, x):
+    """(B, T, D): the weights are attributes."""
+    q, k, v = x @ p.wq, x @ p.wk, x @ p.wv
+    return softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+
+
+def weights_in_order(x, context, weights):
+    """The weights are in a tuple; x of any rank."""
+    W_q, W_k, W_v = weights
+    return softmax(x @ W_q @ (context @ W_k).swapaxes(-1, -2) / np.sqrt(W_q.shape[-1])) @ (context @ W_v)

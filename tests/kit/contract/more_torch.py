@@ -618,3 +618,17 @@ def one_after_the_other(batch_size, q, k, v, causal, sm_scale):
     s = s.masked_fill(torch.ones(T, S).triu(S - T + 1) > 0, -math.inf) if causal else s
     out = torch.einsum("bnts,bsnd->btnd", s.softmax(-1), v).flatten(0, 1)
     return out, s.logsumexp(-1).transpose(1, 2) / math.log(2)
+
+
+def layer_joined(x, c_attn, c_proj, n_head):
+    """(B, T, N·D): always causal; heads of the result are not transposed."""
+    q, k, v = (y.unflatten(-1, (n_head, -1)).transpose(1, 2) for y in (x @ c_attn.T).chunk(3, -1))
+    s = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(torch.ones(2 * x.shape[1:2]).triu(1) > 0, -math.inf)
+    return (s.softmax(-1) @ v).reshape(x.shape) @ c_proj.T
+
+
+def one_key_head(q, k, v, mask=None, *, scale):
+    """Queries (B, T, N, D), whose heads and tokens are alike without the mask (B, T, S)."""
+    s = torch.einsum("btnd,bsd->bnts", q, k) * scale
+    s = s if mask is None else s.masked_fill(mask.logical_not().unsqueeze(1), torch.finfo(s.dtype).min)
+    return torch.einsum("bnts,bsd->btnd", s.softmax(-1), v)

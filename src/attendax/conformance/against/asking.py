@@ -100,7 +100,7 @@ class Candidate:
 
     def answer(self, probe: Probe) -> Answer | Failed:
         """Its answer to a probe, whatever it computes, or how it failed."""
-        form = dataclasses.replace(self.form.plain(), arrays="numpy", path="", container="")
+        form = dataclasses.replace(self.form.plain(), arrays="numpy", path="", container="", by_position="")
         for k, x in probe.options.items():
             if is_own(k, x) and k in form.options:
                 form = form.offering(k, form.options[k]._replace(form=NUMBER))

@@ -39,6 +39,7 @@ class Describing(Reading):
         self.form = form = dataclasses.replace(form, arrays=self.fn.kind(), container=self.fn.container())
         self.form = form = self._grouped(self._second(form) if self.several else form)
         free, left = self._free(), []
+        self.form = form = self._turned(form, free) if form.has_one_key_head else form
         for name in sorted(free, key=_place):
             offered = self._offered(form, name)
             self.form = form = offered or form
@@ -84,6 +85,22 @@ class Describing(Reading):
             return found
         told = {*options.KEY_HEADS, *options.GROUP_NAMES, *GROUPED_NAMES} & {*self.fn.names}  # then they are a fault
         return wide if told and self.is_result(self.answer(wide, probe), probe) else form
+
+    def _turned(self, form: Form, free: list[str]) -> Form:
+        """The form of queries whose heads and tokens are alike: in its layout a mask has more axes, or it is causal."""
+        turns = {"BNTD": "BTND", "BTND": "BNTD"}
+        if form.layout not in turns or form.outcome not in turns:
+            return form
+        turned = dataclasses.replace(form, layout=turns[form.layout], returned=form.returned and turns[form.returned])
+        if not self.settled([turned], [self.plain_probe(self.sizes)]):
+            return form
+
+        def axes(x: Form) -> int:
+            asked = ((name, ours) for name in free for ours in options.named(name) if ours in ("mask", "is_causal"))
+            found = (y.options[ours] for name, ours in asked if (y := self.read(x, name, ours)))
+            return max((1 + len(y.form.partition("/")[0]) for y in found), default=0)
+
+        return max(form, turned, key=axes)
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword as the option that it is; ignored is what is so as each that it may be."""

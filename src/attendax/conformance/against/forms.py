@@ -20,7 +20,7 @@ from ..conventions.values import LAW
 from . import options
 from .options import AXIS, BEGINS, HEAD_NAMES, MASKING, NO_LIMIT, ONE_QUERY, VARLEN
 from .remote import Function
-from .weights import MOST_HEADS, ONE_HOT, PACKED_WEIGHT, WEIGHTS, one_hot, role_of
+from .weights import MOST_HEADS, ONE_HOT, WEIGHTS, one_hot, packed, role_of
 
 # Lines for a side {x} of a window; the keys tell whether a negative number, and whether None, means no limit.
 SIDE_LINES = {
@@ -216,7 +216,7 @@ def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:
     if sizes[2] != sizes[3] and ONE_HOT[1] not in form.meant.values():
         return
     every = ((layout, returned) for layout, (gives, _) in WEIGHTS.items() for returned in gives.split())
-    pack = PACKED_WEIGHT * (len(form.by_name) == 1)
+    pack = packed(form.by_name)
     for layout, returned in every:
         if ("M" in layout or pack) and sizes[4] != sizes[5]:
             continue

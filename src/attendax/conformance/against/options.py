@@ -380,6 +380,7 @@ def own_values(ours: str, option: Any, how: Mapping[str, str], B: int) -> Iterat
 
 # Required arguments beside the arrays: by their names they get the value that makes a call the law's plain call.
 THIRD_NAMES = ("key", "keys", "k", "value", "values", "v", "payload")  # an array that may be left out, as in Keras
+CONTEXT_NAMES = "context", "memory", "encoder_hidden_states", "key_value_states", "x_kv"  # of what keys are made of
 OF_MODULE = {  # attributes of a module that attention functions read
     "num_key_value_groups": "N // G", "is_causal": "False", "training": "False", "attention_dropout": "0.0",
     "dropout": "0.0", "num_key_value_heads": "G", **dict.fromkeys(("scaling", "scale"), "D ** -0.5"),
@@ -485,9 +486,10 @@ def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[s
         arrays = list(names[:3])
         left = [*arrays, *(name for name in left if name in HEAD_NAMES)]
     weights = {role: x for x in required for role, kind in [role_of(x)] if kind == "w" and role != "o"}
-    packed = list(weights) == ["qkv"] and len(arrays) == 1
-    of_two = len(weights) == 3 and len(arrays) in (1, 2)  # it makes queries, keys and values of x, or of two arrays
-    if packed or of_two:
+    of_two = {*weights} in ({"q", "kv"}, {*"qkv"})  # it makes queries, keys and values of x, or of two arrays
+    if of_two and len(arrays) == 1:
+        arrays += [x for x in names if x in CONTEXT_NAMES and defaults.get(x, ...) is None][:1]
+    if 1 <= len(arrays) <= 1 + of_two and (of_two or {*weights} == {"qkv"}):
         meant = {k: x for k, x in meant.items() if k not in weights.values()} | dict(zip(arrays, ONE_HOT, strict=False))
         arrays = [x for x in required if x in weights.values()]
         left = [*arrays, *(name for name in left if name in HEAD_NAMES)]

@@ -27,6 +27,7 @@ from .options import (
     ZERO_BIASES,
 )
 from .remote import Function
+from .weights import WEIGHTS
 
 OTHER_SIZES: dict[tuple[int, ...], tuple[int, ...]] = {  # sizes at which a scale is another
     GENERAL: (1, 2, 4, 7, 6, 5), ALIKE: (1, 2, 4, 7, 6, 6), SQUARE: (1, 2, 7, 7, 6, 6),
@@ -220,7 +221,7 @@ class PlainCall(Caller):
         if form.layout in ONE_QUERY:
             several = dataclasses.replace(form, layout=form.of_keys[0], of_keys=())
             return not any(self.is_result(self.answer(several, x), x) for x in (probe, self.plain_probe(SQUARE)))
-        if "(" in form.layout or set("BN") <= set(form.layout):
+        if "(" in form.layout or set("BN") <= set(form.layout) or form.layout in WEIGHTS:
             return True
         found = self.answer(Form(meant=self.fn.meant, by_name=self.fn.by_name), probe)
         return not self.is_result(found, probe)

@@ -24,6 +24,7 @@ from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import name_of, path_in_other_process
+from . import weights
 from .options import completed
 
 CALL_SECONDS, TOTAL_TIME = 60.0, 600.0  # seconds of a call, and of all calls
@@ -79,29 +80,32 @@ class Here(Subject):
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         parameters = _parameters(self.fn)
-        if in_order := by_position(parameters):
+        self.told = {"source": _source(self.fn)}
+        self.told["documentation"] = f"{getattr(self.fn, '__name__', '')}\n{inspect.getdoc(self.fn) or ''}"
+        torch, self.told["path"] = sys.modules.get("torch"), fn if isinstance(fn, str) else ""
+        own = dict(self.fn.named_parameters()) if torch and isinstance(self.fn, torch.nn.Module) else {}
+        self.told["weights"] = {name: list(x.shape) for name, x in own.items()}
+        in_order = by_position(parameters)
+        parameters, in_containers = _of_weights(parameters, self.told["source"])
+        self.by_name = self.fn
+        if called := "\n".join(filter(None, (in_order, in_containers))):
             given = {"fn": self.fn}
-            exec(in_order, given)
-            self.fn = given["fn"]
+            exec(called, given)
+            self.by_name = given["fn"]
         names, required = ([p.name for p in parameters if p.default is p.empty or some] for some in (True, False))
         defaults = {p.name: p.default for p in parameters if _is_plain(p.default)}
         if made:
             required = names[:3]
             names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
-        self.told = {"names": names, "required": required, "defaults": defaults, "by_position": in_order}
-        torch, self.told["path"] = sys.modules.get("torch"), fn if isinstance(fn, str) else ""
-        own = dict(self.fn.named_parameters()) if torch and isinstance(self.fn, torch.nn.Module) else {}
-        self.told["weights"] = {name: list(x.shape) for name, x in own.items()}
-        self.told["documentation"] = f"{getattr(self.fn, '__name__', '')}\n{inspect.getdoc(self.fn) or ''}"
-        self.told["source"] = _source(self.fn)
+        self.told |= {"names": names, "required": required, "defaults": defaults, "by_position": called}
 
     def answer(self, request: CallRequest) -> Leaves:
         """One call."""
         if not request.results:
             return {"out": np.array([NAMES.index(self.kinds[0]), self.container, self.writes])}
-        fn, said = self.fn, dict[str, Failed]()
-        if request.code:
-            names: dict[str, Any] = {"__name__": "adapter", "fn": fn}
+        fn, said = self.by_name, dict[str, Failed]()
+        if request.code:  # which makes it callable by name itself
+            names: dict[str, Any] = {"__name__": "adapter", "fn": self.fn}
             exec(compile(request.code, "adapter.py", "exec"), names)
             fn = names["adapted"]
         for kind in list(self.kinds):
@@ -285,6 +289,13 @@ def _parameters(fn: Any) -> list[inspect.Parameter]:
     if found := _of_torch(fn):
         return found
     return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]  # *args
+
+
+def _of_weights(given: list[inspect.Parameter], source: str) -> tuple[list[inspect.Parameter], str]:
+    """The parameters, with weights by name in place of dicts, objects and tuples of them; Python to call ``fn`` so."""
+    found = weights.contained([p.name for p in given], source)
+    parameters = [p.replace(name=x) for p in given for x in found.get(p.name, (p.name,))]
+    return parameters, weights.by_name(found)
 
 
 def _of_torch(fn: Any) -> list[inspect.Parameter]:

@@ -4,8 +4,9 @@ They are asked with x of one-hot rows, one for each token: then the weights (C, 
 themselves, and C is the number of tokens. Square weights, of layouts with M, are padded with zeros.
 """
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 MOST_HEADS = "max(N, -(-B * T // D))"  # of square weights, so that they have a row for each token
 HEADS_JOINED = "{x}.swapaxes(-3, -2).reshape(-1, {x}.shape[-3] * {x}.shape[-1])"
@@ -22,17 +23,21 @@ WEIGHTS = {  # a layout of weights: the axes of the result, and a line of Python
     "M(B)D": ("BTD", "xp.eye(D, dtype={x}.dtype)[: B * T].T @ {x}.reshape(-1, D)"),
 }
 WEIGHTS |= {x[1:] + x[0]: (gives, f"({line}).T") for x, (gives, line) in WEIGHTS.items() if x != "CND"}
-PACKED_WEIGHT = "qkv W"  # the weights of queries, keys and values side by side in one
+PACKED_WEIGHTS = {1: "qkv W", 2: "kv W"}  # by the number of weights: some side by side in one
 ROLES = {  # of a projection, by its name
     **dict.fromkeys(("qkv", "c_attn", "in_proj"), "qkv"),
+    "kv": "kv",
     **{x: x[0] for x in ("query", "key", "value", "output", "out", "q", "k", "v", "o")},
     **dict.fromkeys(("out_proj", "c_proj", "proj"), "o"),
 }
 ROLE = "|".join(ROLES)
-WEIGHT = re.compile(  # of a projection, or its bias; of both in a dict of "w" and "b", as in GPT-2's checkpoints
-    rf"(?P<kind>w|b|weight)_?(?P<role>{ROLE})|(?P<of>{ROLE})_?(?P<is>w|b|weight|bias|proj|kernel)|(?P<both>c_attn|c_proj)",
+WEIGHT = re.compile(  # of a projection, or its bias
+    rf"(?P<kind>w|b|weight)_?(?P<role>{ROLE})|(?P<of>{ROLE})_?(?P<is>w|b|weight|bias|proj|kernel)"
+    rf"|to_(?P<to>{ROLE})|(?P<own>c_attn|c_proj)",
     re.I,
 )
+READ_AT = r"""\b{}((?:\[["']\w+["']\]|\.\w+\b(?!\())+)"""  # an item of a dict, or an attribute of an object
+READ_AS = r"^\s*\(?([\w, ]+,[\w, ]+)\)?\s*=\s*{}\s*$"  # the items of a tuple
 
 
 def role_of(name: str) -> tuple[str, str]:
@@ -40,8 +45,8 @@ def role_of(name: str) -> tuple[str, str]:
     found = WEIGHT.fullmatch(name)
     if not found:
         return "", ""
-    if found["both"]:
-        return ROLES[name.lower()], "w"
+    if role := found["to"] or found["own"]:
+        return ROLES[role.lower()], "w"
     role, kind = (found[x] or found[y] for x, y in (("role", "of"), ("kind", "is")))
     return ROLES[role.lower()], "b" if kind[0].lower() == "b" else "w"
 
@@ -49,15 +54,65 @@ def role_of(name: str) -> tuple[str, str]:
 def unchanging(name: str, *, merged: bool) -> str:
     """Python for the weight of a projection that changes nothing."""
     role, kind = role_of(name)
-    width = "3 * " * (role == "qkv") + "N * " * merged + ("V" if role in "vo" else "D")
-    weight, bias = (f"xp.{x}({width}, dtype=query.dtype)" for x in ("eye", "zeros"))
-    return f"dict(w={weight}, b={bias})" if is_dict(name) else weight if kind == "w" else bias
+    width = {"qkv": "3 * ", "kv": "2 * "}.get(role, "") + "N * " * merged + ("V" if role in "vo" else "D")
+    return f"xp.{'eye' if kind == 'w' else 'zeros'}({width}, dtype=query.dtype)"
 
 
-def is_dict(name: str) -> bool:
-    """Tell whether a parameter has a weight and its bias in a dict."""
-    found = WEIGHT.fullmatch(name)
-    return bool(found and found["both"])
+def packed(weights: Sequence[str]) -> str:
+    """The pack of the weights of queries, keys and values; empty if each has its own."""
+    return PACKED_WEIGHTS.get(len(weights), "")
+
+
+def contained(names: Sequence[str], source: str) -> dict[str, dict[str, str]]:
+    """The parameters that are dicts, objects or tuples of weights, as the source reads them: the place of each weight.
+
+    None if something else is read there, or not all the weights of queries, keys and values.
+    """
+    found = {x: _places(x, source) for x in names}
+    found = {x: places for x, places in found.items() if places and not {"", *names} & {*places}}
+    roles = {role for x in itertools.chain(names, *found.values()) for role, kind in [role_of(x)] if kind == "w"}
+    return found if "qkv" in roles or {"q", "kv"} <= roles or {"q", "k", "v"} <= roles else {}
+
+
+def _places(name: str, source: str) -> dict[str, str]:
+    """The place in a parameter of each weight that is read there; "" is the name of what is none."""
+    places = {x: [name, *re.findall("[a-zA-Z_]\\w*", x)] for x in re.findall(READ_AT.format(name), source)}
+    if re.search(rf"\*\*\s*{name}\b", source):  # of a helper linear(x, w, b), as for GPT-2's checkpoints
+        places |= {f"['{x}']": [name, x] for x in "wb"}
+    if read := re.search(READ_AS.format(name), source, re.MULTILINE):
+        places = {f"[{k}]": [x.strip()] for k, x in enumerate(read[1].split(",")) if x.strip()}
+    weights = {}
+    for at, parts in places.items():
+        ways = ["_".join(parts[k:]) for k in range(len(parts))[::-1]]
+        ways += [f"{parts[-1]}_weight"] * bool(re.search("param|weight", name))
+        weights[next(filter(WEIGHT.fullmatch, ways), "")] = at
+    return weights
+
+
+def container(places: Mapping[str, str]) -> str:
+    """Python for what has a value at each place, such as "['attn']['w']", ".wq" or "[0]"."""
+    if "" in places:
+        return places[""]
+    parts: dict[str, dict[str, str]] = {}
+    for at, value in places.items():
+        first = re.findall(r"^(?:\[.*?\]|\.\w+)", at)[0]
+        parts.setdefault(first, {})[at.removeprefix(first)] = value
+    inner = {first: container(some) for first, some in parts.items()}
+    if at[0] == ".":
+        return f"types.SimpleNamespace({', '.join(f'{k[1:]}={x}' for k, x in inner.items())})"
+    if at[1].isdigit():
+        return f"({', '.join(inner.values())})"
+    return f"{{{', '.join(f'{k[1:-1]}: {x}' for k, x in inner.items())}}}"
+
+
+def by_name(weights: Mapping[str, Mapping[str, str]]) -> str:
+    """Python that lets ``fn`` be called with weights by name, which it takes in other parameters; empty if in none."""
+    if not weights:
+        return ""
+    taken = ((name, {at: f"options.pop({x!r})" for x, at in places.items()}) for name, places in weights.items())
+    given = ", ".join(f"{name}={container(values)}" for name, values in taken)
+    line = f"fn = lambda *arrays, call=fn, **options: call(*arrays, {given}, **options)"
+    return "import types\n" * ("types." in line) + line
 
 
 ONE_HOT = tuple(f"xp.eye({size}, dtype=query.dtype)" for size in "TS")  # for queries and for keys, of one text

@@ -22,7 +22,6 @@ from .options import (
     SHARED,
 )
 from .remote import IMPORTS, PERHAPS, reached
-from .weights import PACKED_WEIGHT, is_dict
 
 ARRAYS = "query", "key", "value"
 LN_2 = "0.6931471805599453"
@@ -167,8 +166,8 @@ class Adapter(Keywords):
         elif axis in JOINED:
             joined = f"xp.concatenate([{b.order.removeprefix('query, ' * len(alone))}], {JOINED[axis]})"
             before, arrays = [f"{pack} = {joined}"], [*alone, into.format(x=pack)]
-        elif b.pack == PACKED_WEIGHT:
-            arrays = [self._weight_of_all(parts)]
+        elif axis == "W":
+            arrays = self._weights(parts)
         elif pack:
             arrays = [*alone, f"xp.stack([{', '.join(parts[len(alone) :])}], {axis})"]
         elif b.by_name:
@@ -192,11 +191,11 @@ class Adapter(Keywords):
         """The arrays that ``b`` is given."""
         return self.b.order.split(", ")[: 2 if self.b.pack in SHARED else None]
 
-    def _weight_of_all(self, parts: list[str]) -> str:
-        """The weights of queries, keys and values in one."""
-        (name,), side = self.b.by_name, -1 if self.b.layout[0] in "CM" else 0
-        weight = f"xp.concatenate([{', '.join(parts)}], {side})"
-        return f"{name}=" + (f"(lambda w: dict(w=w, b=0 * w[0]))({weight})" if is_dict(name) else weight)
+    def _weights(self, parts: list[str]) -> list[str]:
+        """The weights, of which the last is of several in one."""
+        alone, side = len(self.b.by_name) - 1, -1 if self.b.layout[0] in "CM" else 0
+        given = [*parts[:alone], f"xp.concatenate([{', '.join(parts[alone:])}], {side})"]
+        return [f"{name}={x}" for name, x in zip(self.b.by_name, given, strict=True)]
 
     def _given(self, name: str, into: str) -> str:
         """The line to an array as ``b`` is given it."""
@@ -236,8 +235,8 @@ class Adapter(Keywords):
         names, (pack, _, packed_on) = [f"{x}[{index}]" for x in self._order()], b.pack.partition(" ")
         arrays = [self._given(x, into).format(x=one) for x, one in zip(self._order(), names, strict=True)]
         alone = int(pack == "kv")
-        if b.pack == PACKED_WEIGHT:
-            arrays = [self._weight_of_all(arrays)]
+        if packed_on == "W":
+            arrays = self._weights(arrays)
         elif packed_on in JOINED:
             joined = f"xp.concatenate([{', '.join(names[alone:])}], {JOINED[packed_on] - 4})"
             arrays[alone:] = [f"(lambda x: {into.format(x='x')})({joined})" if into != "{x}" else joined]

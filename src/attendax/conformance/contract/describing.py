@@ -59,7 +59,8 @@ class Describer(FinerReading):
             short, unread["empty rows"] = True, empty_rows.OPEN
         idle, unread = self._idle(form, unread)
         form, unread = self._by_modes(form, unread)
-        unread |= {k: self._raising(k) for k, x in unread.items() if x in WHY and k in self.raised.keys() - self.taken}
+        raising = self.raised.keys() - self.taken
+        unread |= {k: self._raising(k) for k, x in unread.items() if x == WHY[1] and k in raising}
         told = tuple(f"{name}: {words}" for name, words in idle.items() if not words.startswith(asides.FAULT))
         faults = self.faults | {k: x.removeprefix(asides.FAULT) for k, x in idle.items() if x.startswith(asides.FAULT)}
         if form.pack and self.fn.writes():  # no case gives it an array of its own that could tell
