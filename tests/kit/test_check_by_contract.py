@@ -248,6 +248,7 @@ def test_what_a_docstring_says_of_a_window(docstring, reach):
     [
         ("scale", "1", "Depth scaling of the query is folded into the initializer."),
         ("scale", "1", "q: queries, already multiplied by depth ** -0.5."),
+        ("scale", "1", "The scores are not divided by sqrt(d_kv)."),
         ("joins", "mask in place of causal", "If no mask is specified, a causal mask is used."),
         ("joins", "mask in place of causal", "A mask replaces causal."),
     ],

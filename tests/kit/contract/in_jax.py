@@ -244,3 +244,16 @@ def t5x(query, key, value, bias=None, dropout_rng=None, dropout_rate=0.0, determ
         kept = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, (*p.shape[:2], 1, p.shape[3]))
         p = jnp.where(kept, p / (1 - dropout_rate), 0)
     return jnp.einsum("bnts,bsnd->btnd", p, value)
+
+
+def relu_kept(q, k, v, mask=None):
+    """(B, T, N, D): ReLU in place of the softmax, divided by S."""
+    s = jax.nn.relu(jnp.einsum("btnd,bsnd->bnts", q, k) / q.shape[-1] ** 0.5) / k.shape[1]
+    s = s if mask is None else jnp.where(mask, s, 0)
+    return jnp.einsum("bnts,bsnd->btnd", s, v)
+
+
+def cosines(q, k, v, scale=10.0):
+    """QK norm and a scale of its own."""
+    q, k = (x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6) for x in (q, k))
+    return jax.nn.softmax(q @ k.swapaxes(-1, -2) * scale) @ v

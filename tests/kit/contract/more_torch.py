@@ -632,3 +632,20 @@ def one_key_head(q, k, v, mask=None, *, scale):
     s = torch.einsum("btnd,bsd->bnts", q, k) * scale
     s = s if mask is None else s.masked_fill(mask.logical_not().unsqueeze(1), torch.finfo(s.dtype).min)
     return torch.einsum("bnts,bsd->btnd", s.softmax(-1), v)
+
+
+def unless_cross(query, key, value, attention_mask=None, is_cross_attention=False):
+    """GPT-2 of transformers: causal unless it is cross attention, of at least as many keys; scaled by the values."""
+    s = query @ key.mT / value.shape[-1] ** 0.5
+    T, S = s.shape[-2:]
+    kept = torch.ones(S, S, dtype=torch.bool).tril()[S - T : S]
+    s = s if is_cross_attention else torch.where(kept, s, torch.finfo(s.dtype).min)
+    s = s if attention_mask is None else s + attention_mask
+    return s.softmax(-1) @ value, s
+
+
+def of_config(query, key, value, config=None):
+    """(B, T, N·D), of a number of heads that an optional object has."""
+    heads = 4 if config is None else config.num_heads
+    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
+    return ((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)

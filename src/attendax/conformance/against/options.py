@@ -3,6 +3,7 @@
 On this side a mask is (B or 1, N or 1, T, S) with True = attend, a scale a factor, and a window or an offset a number.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -466,12 +467,16 @@ class Completed(NamedTuple):
     by_name: tuple[str, ...] = ()  # the arrays, where something else comes before one of them
 
 
-def completed(names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any]) -> Completed:
-    """Sort required parameters into arrays and others, by their names."""
+def completed(
+    names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any], source: str = ""
+) -> Completed:
+    """Sort required parameters into arrays and others, by their names; an optional config may have the heads."""
     meant = {name: MEANT[name] for name in names if name in BEGINS or (name in required and name in MEANT)}
     meant |= {x: "G" for x in names if x in KEY_HEADS}
     meant |= {x: "N // G" for x in names if x in GROUP_NAMES}
     meant |= {x: "D" for x in names if x in WIDTH_NAMES and defaults.get(x, ...) is not None}
+    optional = (x for x in ("config", "cfg") if x in defaults and defaults[x] is None)
+    meant |= {x: MODULE_STUB for x in optional if re.search(rf"\b{x}\.({'|'.join(HEAD_NAMES)})\b", source)}
     merged = any(y in HEAD_NAMES for y in names)
     if any(x not in (*meant, *HEAD_NAMES) and not WEIGHT.fullmatch(x) for x in required):  # else they are the arrays
         meant |= {x: unchanging(x, merged=merged) for x in required if WEIGHT.fullmatch(x)}

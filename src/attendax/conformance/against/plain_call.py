@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ OPEN_VALUES = {  # by name
 }
 ALL_TRIED = {ZERO_BIASES, *OPEN_ROTATIONS.values()}  # values of which each is tried, also beside others
 OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "alibi", "weights"  # axes that count in a plain call
+HINTS = {"norm": "norm", "alibi": "alibi|slope", "weights": "relu|sigmoid|top_?k"}  # in a source: axes to try first
 OF_SCORES = "norm", "alibi", "weights"  # beside which scores may not be scaled
 OF_CAUSAL = "split", "join", "norm", "alibi", "weights"  # beside which it may always be causal
 ALWAYS = "", *OPTIONS["is_causal"].axes["causal"]  # values of being causal without an option
@@ -144,15 +146,17 @@ class PlainCall(Caller):
             if found := next(filter(None, map(self._capped, reading)), None) or self._roughly(sizes):
                 return found
             right_shaped = (x for x in layouts if self.is_result(self.answer(x, probe), probe))
-            unusual = (self._by_axes(x, probe) for x in right_shaped if self.takes(x, probe))
+            unusual = (self._by_axes(x, probe, OF_PLAIN) for x in right_shaped if self.takes(x, probe))
             if found := next(filter(None, unusual), None):
                 return found
         return None
 
-    def _by_axes(self, form: Form, probe: Probe) -> Form | None:
-        """The form of a function of unusual heads, widths, norms or weights, by calls of each kind."""
-        for axis in OF_PLAIN:
-            scales = (BY_LAW["scale"], "1")[: 1 + (axis in OF_SCORES)]
+    def _by_axes(self, form: Form, probe: Probe, axes: Sequence[str]) -> Form | None:
+        """The form of a function that is unusual by one of the axes, by calls of each kind."""
+        own = (self.fn.defaults.get(x) for x in OPTIONS["scale"].names)
+        numbers = [f"{x:.6g}" for x in own if isinstance(x, int | float) and x != 1]
+        for axis in axes:
+            scales = (BY_LAW["scale"], *["1", *numbers] * (axis in OF_SCORES))
             joins = (BY_LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so
             always = ALWAYS[: None if axis in OF_CAUSAL else 1]
             ways = (
@@ -167,7 +171,8 @@ class PlainCall(Caller):
 
     def _more(self, form: Form, probe: Probe, axis: str, count: int) -> list[Probe]:
         """More calls without options, that tell apart so many values of an axis; none if nothing can be told."""
-        cases = (x for x in examples.cases(form, self.sizes) if not forms.has_more_heads(form, x.arrays[0].shape))
+        cases = (x for x in examples.cases(form, self.sizes) if not x.narrow)  # whose norms are rounded
+        cases = (x for x in cases if not forms.has_more_heads(form, x.arrays[0].shape))
         if axis in OF_CAUSAL:  # what a query before all keys gets is found later
             cases = (x for x in cases if x.arrays[0].shape[2] <= x.arrays[1].shape[2])
         asked = (x for x in cases if count > 1 or x.arrays[1].shape[2] < examples.LONG_T)
@@ -181,6 +186,7 @@ class PlainCall(Caller):
         """The layout, the order of the arrays, the scale and whether it is always causal, at some sizes."""
         probe, other = (self.plain_probe(x) for x in (sizes, OTHER_SIZES[sizes]))
         self.sizes = sizes
+        hinted = [axis for axis, words in HINTS.items() if re.search(words, self.fn.source, re.I)]
         for layout in self._layouts():
             if not self.answer(layout, probe):
                 continue
@@ -193,6 +199,9 @@ class PlainCall(Caller):
             ]
             if (found := self.settled(hows, probes)) and self.takes(found, probe):
                 return self._of_other_lengths(found)
+            tried = hinted and self.is_result(self.answer(layout, probe), probe) and self.takes(layout, probe)
+            if tried and (found := self._by_axes(layout, probe, hinted)):
+                return found
         return None
 
     def _of_other_lengths(self, form: Form) -> Form:

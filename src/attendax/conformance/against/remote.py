@@ -208,7 +208,7 @@ class Function:
         self.by_position: str = told["by_position"]
         self.documentation: str = told["documentation"]  # its name and its docstring
         self.source: str = told["source"]
-        self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults)
+        self.required, self.meant, self.by_name = completed(self.names, told["required"], self.defaults, self.source)
 
     def __call__(self, /, *arrays: Any, **options: Any) -> Results:
         """One call; raises Failed where it raises, dies, or gives no arrays."""

@@ -126,8 +126,8 @@ def _meaning(caller: Caller, form: Form, name: str) -> str:
     left = name in (*HOOKS, *LONGEST_NAMES) or name.endswith("_dtype") or is_dropout_mask(name)
     if left or (name in (*NORMS, *ROTATIONS) and default is None) or (name in LAYOUTS and isinstance(default, str)):
         return "left as it is, not tested"
-    if isinstance(default, bool) and "scale" in options.named(name):
-        return _switch(caller, form, name, value=not default)
+    if isinstance(default, bool) and (words := _switch(caller, form, name, value=not default)):
+        return words
     if name in PASTS:
         return _past(caller, form, name)
     if "offset" in options.named(name):
@@ -156,13 +156,16 @@ def _meaning(caller: Caller, form: Form, name: str) -> str:
 
 
 def _switch(caller: Caller, form: Form, name: str, *, value: bool) -> str:
-    """Words for a parameter that switches the scale on or off."""
+    """Words for a parameter that switches the scale on or off, or what a function does without being asked."""
     plain, probe = form.keeping(x for x in form.options if not form.options[x].name), caller.probe({})
-    other = plain.but(scale="1" if form.how["scale"] != "1" else forms.BY_LAW["scale"])
     found = caller.answer(dataclasses.replace(plain, given={**form.given, name: value}), probe)
-    right = Candidate(None, other).right(probe)
-    same = found and distance(found[:1], right[:1]) <= TOLERANCE
-    return f"{value}: the scale is {other.how['scale']}" if same else ""
+    scale = "1" if form.how["scale"] != "1" else forms.BY_LAW["scale"]
+    ways = {f"the scale is {scale}": plain.but(scale=scale)} if "scale" in options.named(name) else {}
+    ways |= {"it is not causal": plain.but(always="")} if form.how["always"] else {}
+    ways |= {"no ALiBi": plain.but(alibi=forms.BY_LAW["alibi"])} if form.how["alibi"] != forms.BY_LAW["alibi"] else {}
+    rights = {words: Candidate(None, way).right(probe) for words, way in ways.items()}
+    same = (words for words, x in rights.items() if found and distance(found[:1], x[:1]) <= TOLERANCE)
+    return next((f"{value}: {words}" for words in same), "")
 
 
 def _only_start(caller: Caller, form: Form, name: str) -> str:

@@ -185,16 +185,17 @@ class Contract:
         return docstrings.stated(axis, value, self.documentation, self.names, "" if has_switch else self.source)
 
     def _by_default(self, axis: str, value: str) -> str:
-        """Words for a scale that its default of 1 documents, or keys that are the values; else nothing."""
+        """Words for a scale that its default documents, or keys that are the values; else nothing."""
         scale = self.form.options.get("scale")
         if self.form.pack in options.SHARED and (axis, value) == ("scale", "1"):
             return "the score `dot` of Luong et al. 2015"
-        if not scale or self.form.defaults.get(scale.name) != 1:
+        default = self.form.defaults.get(scale.name) if scale else None
+        if not scale or not isinstance(default, int | float):
             return ""
-        return {
-            ("scale", "1"): f"{scale.name} is 1 by default, as in JAX's flash attention for TPU",
-            ("given_scale", "times 1/√D"): f"{scale.name} is 1 by default",
-        }.get((axis, value), "")
+        words = f"{scale.name} is {default:.6g} by default"
+        if (axis, value) == ("scale", f"{default:.6g}"):
+            return words + ", as in JAX's flash attention for TPU" * (default == 1)
+        return words if default == 1 and (axis, value) == ("given_scale", "times 1/√D") else ""
 
     def _means_causal(self, always: str) -> str:
         """Words for what says that it is meant to be causal without being asked; else nothing."""

@@ -9,13 +9,16 @@ from collections.abc import Collection
 NAMED = {"always": "causal|autoregressive", "alibi": "alibi"}  # words of a name or a docstring that mean the axis
 TRIANGLE = r"causal|autoregressive|\btri[lu]?(?=\()|look_?ahead"  # in a source
 MEANT = {  # words of a docstring or a signature by which an unusual value is meant: by its axis, or its first word too
-    "norm": "qk?[-_ ]?norm|rms[-_ ]?norm|cosine",
-    "scale 1": r"unscaled|pre-?scaled|already (scaled|multiplied|divided)|(\b(not|no|without)|n't) scal(ed|ing)"
-    r"|scal(e|ing)\b[^.]*\b(folded|absorbed|part of)\b",
+    "norm": "qk?[-_ ]?norm|(rms|l2)[-_ ]?norm|cosine",
+    "scale 1": r"unscaled|pre-?scaled|already (scaled|multiplied|divided)"
+    r"|(\b(not|no|without)|n't) (scal(ed|ing)|divided by|1 ?/ ?sqrt)|scal(e|ing)\b[^.]*\b(folded|absorbed|part of)\b",
     "joins mask": r"\b(no mask\b|mask is None)[^.]*causal|\bmask\b[^.]*(instead of|in place of|replaces|overrides)",
     "weights sigmoid": "sigmoid", "weights ReLU": "relu", "weights top": "top[-_ ]?k",
     "weights softmax": r"softmax[-_ ]?(1|one)\b|off[- ]by[- ]one",
 }  # fmt: skip
+OTHER_FORMULAS = (  # words of a source whose formula the table may lack
+    r"(l2|qk|rms|layer)_?norm|\.normalize\(|cosine|relu|sigmoid|\belu\(|top_?k|entmax|sparsemax|linear attention"
+)
 NOT_CAUSAL = r"(\bnon|\bnot|\bno|without)[-_ ]*(a )?causal|bidirectional|causal[^.]* not\b"
 ENTRY = re.compile(r"\n\s*\n|\.\s*\n|\n(?=\s*(?!True|False|[01]\b)\w+\s*[:(])|\n(?=\s*\w+\n)")  # between the parameters
 VALUE = re.compile(
@@ -40,11 +43,9 @@ def stated(axis: str, value: str, documentation: str, names: Collection[str], so
     ``source`` tells whether it is meant to be causal.
     """
     name, _, docstring = documentation.partition("\n")
-    if axis in NAMED:
-        place, text, words = "name", f"{name} {docstring}", NAMED[axis]
-    else:
-        place, text = "signature", f"{' '.join(names)} {docstring}"
-        words = MEANT.get(f"{axis} {value.split()[0].strip(',')}") or MEANT.get(axis, "")
+    words = NAMED.get(axis) or MEANT.get(f"{axis} {value.split()[0].strip(',')}") or MEANT.get(axis, "")
+    named = axis in NAMED or (axis != "scale" and re.search(words, name, re.IGNORECASE))
+    place, text = ("name", f"{name} {docstring}") if named else ("signature", f"{' '.join(names)} {docstring}")
     found = words and re.search(words, text, re.IGNORECASE)
     denied = axis == "always" and re.search(NOT_CAUSAL, text, re.IGNORECASE)
     if denied:

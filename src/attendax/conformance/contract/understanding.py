@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from ..adapters.implementation import OPTIONS, Implementation
 from ..against import options
 from ..against.describing import SECOND
 from ..against.dropout import OF_ALL_QUERIES
-from ..against.forms import Form
+from ..against.forms import BY_LAW, Form
 from ..against.remote import Function
 from ..cases import Case
 from ..cases.case import SIZES
@@ -25,7 +26,7 @@ from ..report.outcomes import Cause, Harm
 from ..worker import foreign
 from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
-from . import fitting, pinning
+from . import docstrings, fitting, pinning
 from .contract import AS_THE_LAWS, Contract, Meaning, of_width
 from .describing import Describer
 
@@ -93,7 +94,9 @@ class Understood(NamedTuple):
         if text := self.contract.adapter():
             lacks = fitting.lacks(form, self.contract.alike)
             given |= {"fit": text, "layout": form.layout, "lacks": lacks, "arrays": form.arrays}
-        more = {x: f"NumPy's sums in {x} are too inexact" for x in ("float16", "bfloat16") if form.arrays == "numpy"}
+        inexact = {"NumPy's sums": form.arrays == "numpy", "distances of ALiBi": form.how["alibi"] != BY_LAW["alibi"]}
+        why = next((f"{x} in {{}} are too inexact" for x, true in inexact.items() if true), "")
+        more: dict[str, Any] = {x: why.format(x) for x in ("float16", "bfloat16") if why}
         of_sum = "return_lse" in form.options and form.how["lse"] not in ("base e", "base 2")
         shared = form.how["dropout"] == OF_ALL_QUERIES
         unjudged = {RATE: self.contract.dropout and (shared or RATE not in self.names), "return_lse": of_sum}
@@ -219,7 +222,7 @@ def understood(fn: Any, settled: Settled, *, in_process: bool = False) -> Unders
     """Describe a function, or that of a path; None if it cannot be imported, as whoever imports it next tells.
 
     If no formula gives its results, it is called as its contract file says, or by the protocol. Raises Refusal if it
-    has no such file, and the protocol is not its own.
+    has no such file, and the protocol is not its own, or its source names a formula that is perhaps not known.
     """
     if not is_described(fn):
         if settled.ignored:
@@ -239,6 +242,7 @@ def understood(fn: Any, settled: Settled, *, in_process: bool = False) -> Unders
             contract = pinning.stated(function, settled.pinned)
             return Understood(function.subject, contract, tuple(function.names))
         of_protocol = len(function.required) == 3 and set(function.names[3:]) <= {*OPTIONS} and not function.meant
+        of_protocol = of_protocol and not re.search(docstrings.OTHER_FORMULAS, function.source, re.IGNORECASE)
         cause = refusal.__cause__  # of sizes that it does not take, perhaps
         hangs = isinstance(cause, Died) and cause.how == "timeout"
         answers = isinstance(cause, Failed) and not (hangs or cause.said.startswith("it gives"))

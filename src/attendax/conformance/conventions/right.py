@@ -18,6 +18,7 @@ from . import formula
 from .parts import Function, by_formula_where_large, in_parts
 from .values import Conventions
 
+KINKED = "ReLU", "top"  # weights of which a finite difference may cross a kink
 OF_A_ROW = {"empty", "fill", "order", "softcap", "cap", "lse", "given_scale"}  # axes by which no row looks at another
 OF_WIDTH = ("1", "1/D")  # scales that the lengths do not change
 
@@ -75,6 +76,8 @@ def by_conventions(
 
     It raises one of several errors where a line makes no sense of such a call.
     """
+    if direction.startswith("jvp") and conventions.value("weights").startswith(KINKED):
+        raise NotImplementedError(f"no tangent is known if {conventions.line('weights').words}")
     results: Function = functools.partial(formula.forward, conventions=conventions)
     gradients: Function = functools.partial(formula.gradient, conventions=conventions, saved=saved)
     axes = {axis for axis, x in conventions.off if axis != "scale" or x not in OF_WIDTH}

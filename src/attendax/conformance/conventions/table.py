@@ -109,7 +109,7 @@ def _sides(prefix: str, words: str, begins: str) -> Axis:
 
 OF_SCALES = {
     "1": (UNUSUAL, "T5; keras.layers.Attention"), "1/D": (UNUSUAL, "muP (Yang et al. 2022)"),
-    "1/√V": (UNUSUAL, "GPT-2 of transformers, where V is D"),
+    "1/√V": (CONVENTION, "GPT-2 of transformers, where V is D"),
 }  # fmt: skip
 TABLE: dict[str, Axis] = {
     # Which pairs are seen, by each option; then by all together.
