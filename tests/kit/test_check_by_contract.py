@@ -222,6 +222,7 @@ def test_dropout_and_windows_are_judged_by_its_conventions(name):
         ("mask: (T, S)\nis_causal: True hides later keys with a mask", None), ("mask: 1 where padded", True),
         ("mask: 0 where seen; -inf where hidden", None), ("bool mask True = allowed.", False),
         ("`mask` (Tensor): True is kept, or added: 0 where it is visible", False),
+        ("mask is (B, S),\nTrue for real tokens, padding is not attended to.", False),
         ("scale\n    The scale.\nmask\n    A value of True\n    takes part.\ndropout\n    True drops.", False),
     ],
 )  # fmt: skip

@@ -257,3 +257,9 @@ def cosines(q, k, v, scale=10.0):
     """QK norm and a scale of its own."""
     q, k = (x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6) for x in (q, k))
     return jax.nn.softmax(q @ k.swapaxes(-1, -2) * scale) @ v
+
+
+def ab_first(q, k, v, ab=None, sm_scale=1.0):
+    """A reference of JAX's flash attention for TPU, which adds ab before the scale."""
+    s = q @ k.swapaxes(-1, -2)
+    return jax.nn.softmax((s if ab is None else s + ab) * sm_scale) @ v

@@ -17,7 +17,7 @@ from ..against.reading import ON_BOTH_SIDES
 from ..against.weights import WEIGHT, WEIGHTS, projected
 from ..conventions.table import ADDED_INSTEAD, CONVENTION, DECLARED, DEFECT, EQUAL_LENGTHS, INSTEAD, TABLE, UNUSUAL
 from ..conventions.values import Conventions
-from . import docstrings, fitting
+from . import asides, docstrings, fitting
 
 AS_THE_LAWS = "It follows the laws."
 FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
@@ -185,8 +185,10 @@ class Contract:
         return docstrings.stated(axis, value, self.documentation, self.names, "" if has_switch else self.source)
 
     def _by_default(self, axis: str, value: str) -> str:
-        """Words for a scale that its default documents, or keys that are the values; else nothing."""
-        scale = self.form.options.get("scale")
+        """Words for a scale that its default documents, a known bias, or keys that are the values; else nothing."""
+        scale, bias = self.form.options.get("scale"), self.form.options.get("bias")
+        if bias and bias.name == "ab" and (axis, value) == ("order", asides.SCALED):
+            return "ab of JAX's flash attention for TPU"
         if self.form.pack in options.SHARED and (axis, value) == ("scale", "1"):
             return "the score `dot` of Luong et al. 2015"
         default = self.form.defaults.get(scale.name) if scale else None

@@ -62,7 +62,8 @@ def says_hides(docstring: str, name: str) -> bool | None:
         values = [x for x in VALUE.finditer(entry) if numbers or x[0] in ("True", "False")]
         ends = [x.start() for x in values[1:]] + [len(entry)] * bool(values)
         for value, end in zip(values, ends, strict=True):
-            clause = re.split(r"[;()\]]|\.\s", entry[value.end() : end])[0]
+            parts = re.split(r"[;()\]]|\.\s", entry[value.end() : end])[0].split(",")
+            clause = next((x for x in parts if re.search(f"{SHOWS}|{HIDES}", x, re.I)), "")
             is_true = value[1].lower() in ("true", "1", "ones")
             denied = re.search(f"{NOT}(?:(?P<shows>{SHOWS})|{HIDES})", clause, re.I)
             hides = bool(denied["shows"] if denied else re.search(HIDES, clause, re.I))
