@@ -16,32 +16,29 @@ import jax
 import numpy as np
 import pytest
 
+import against
+import attention
+import compiling
+import contestants
+import harness
+import judge
+import machine
+import planning
+import plots
+import report
+import shapes
+import tables
+import workers
 from attendax import cli, exits, scores, spec
 from attendax.kernels import native
 from attendax.kernels.backends import default
+from command_line import BLAS_REST, main
 from full_disk import full_disk
+from harness import Contestant, Timing, Unable
 from places import ROOT
+from workload import MEASURES, Case
 
-FOLDER = ROOT / "benchmarks"
-sys.path.insert(0, str(FOLDER))
-
-import against  # noqa: E402
-import attention  # noqa: E402
-import compiling  # noqa: E402
-import contestants  # noqa: E402
-import harness  # noqa: E402
-import judge  # noqa: E402
-import machine  # noqa: E402
-import planning  # noqa: E402
-import plots  # noqa: E402
-import report  # noqa: E402
-import shapes  # noqa: E402
-import tables  # noqa: E402
-import workers  # noqa: E402
-from command_line import BLAS_REST, main  # noqa: E402
-from harness import Contestant, Timing, Unable  # noqa: E402
-from workload import MEASURES, Case  # noqa: E402
-
+FOLDER = str(ROOT / "benchmarks")
 TINY = {
     "tiny": shapes.Shape(2, 4, 2, 5, 7, 3, False, "no model: as small as can be"),
     "tiny-causal": shapes.Shape(1, 2, 2, 6, 6, 4, True, "no model: as small as can be"),
@@ -51,23 +48,12 @@ VARIANTS = ("padding", "window", "softcap", "bias", "alibi", "segments", "dropou
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
-    """Tiny shapes among the named ones; the command in this process; no measurement of the machine."""
+    """Tiny shapes among the named ones."""
     monkeypatch.setattr(planning, "SHAPES", TINY)
     monkeypatch.setattr(against, "SHAPES", shapes.SHAPES | TINY)
     monkeypatch.setattr(workers, "SHAPES", shapes.SHAPES | TINY)
     monkeypatch.setattr(planning, "LENGTHS", {"length-8": shapes.Shape(1, 2, 2, 8, 8, 4, False, "no model")})
     monkeypatch.setattr(planning, "SHORT", tuple(TINY))
-    monkeypatch.setattr(machine, "_matmul_gflops", lambda dtype: 100.0)
-    monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
-    monkeypatch.setattr(harness, "TURN_S", 1e-4)
-    monkeypatch.setenv(*BLAS_REST)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-@pytest.fixture
-def run(capsys):
-    """Run ``python -m benchmarks bench``: (exit status, standard output, standard error)."""
-    return lambda *argv: (main(["bench", *argv]), *capsys.readouterr())
 
 
 ALLOCATING = """
@@ -86,7 +72,7 @@ for _ in range(5):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the limits are those of glibc")
 def test_freed_memory_is_kept_for_the_next_call():
     """Two blocks, freed together, are more than twice the larger one alone: without a limit raised, 1,500 pages."""
-    program = [sys.executable, "-c", ALLOCATING.format(folder=str(FOLDER))]
+    program = [sys.executable, "-c", ALLOCATING.format(folder=FOLDER)]
     first, *later = subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()
     assert int(first) > 1000
     assert max(map(int, later)) < 100
@@ -413,6 +399,9 @@ class TestContestants:
         ]
 
 
+BESIDE = [["--contestants", "numpy"], ["--lengths"], ["--encoders"], ["--against", "HEAD"]]
+
+
 class TestCommand:
     FEW = ("--contestants", "attendax", "numpy", "--rounds", "3")
 
@@ -482,6 +471,7 @@ class TestCommand:
             (["--output", "/dev/null/x"], "--output /dev/null/x: Not a directory"),
             (["--against", "no-such-commit"], "--against no-such-commit: "),
             (["--against", "HEAD", "--encoders"], "--against compares attendax with itself"),
+            *((["--compile", *other], "--compile compares attendax with jax.nn: no ") for other in BESIDE),
         ],
     )
     def test_refuses(self, run, argv, message):
@@ -587,19 +577,11 @@ class TestCompile:
             assert not jax.config.jax_enable_compilation_cache
         assert jax.config.jax_enable_compilation_cache == before
 
-    @pytest.mark.parametrize(
-        "other", [["--contestants", "numpy"], ["--lengths"], ["--encoders"], ["--against", "HEAD"]]
-    )
-    def test_other_options_are_refused(self, run, other):
-        status, _, err = run("--compile", *other)
-        assert status == cli.REFUSED
-        assert "--compile compares attendax with jax.nn: no " in err
-
 
 class TestAgainst:
     @pytest.fixture
     def clone(self):
-        if subprocess.run(["git", "-C", str(FOLDER), "rev-parse", "HEAD"], capture_output=True).returncode:
+        if subprocess.run(["git", "-C", FOLDER, "rev-parse", "HEAD"], capture_output=True).returncode:
             pytest.skip("not in a clone: there are no commits")
 
     @pytest.mark.slow
@@ -616,10 +598,8 @@ class TestAgainst:
         assert len(record["this_seconds"]) == len(record["other_seconds"]) == 3
         assert f"| {' | '.join(report.against_row(record))} |" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
-    def test_a_side_that_cannot_is_reported(self, tmp_path):
-        (tmp_path / "attendax").mkdir()
-        (tmp_path / "attendax" / "__init__.py").write_text("raise SystemExit(7)\n", encoding="utf-8")
-        worker = against.Worker(tmp_path)
+    def test_a_side_that_cannot_is_reported(self, without_attendax):
+        worker = against.Worker(without_attendax)
         record = against.compare({"this": worker}, "ragged", "forward", "float32", rounds=3)
         worker.stop()
         assert (record["status"], record["reason"]) == ("failed", "this: its process ended with status 7")

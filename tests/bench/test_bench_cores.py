@@ -8,34 +8,17 @@ import sys
 
 import pytest
 
+import cores
+import harness
+import kernels
+import planning
+import round_trip
+import shapes
 from attendax import cli
-from places import ROOT
-
-FOLDER = ROOT / "benchmarks"
-sys.path.insert(0, str(FOLDER))
-
-import cores  # noqa: E402
-import harness  # noqa: E402
-import kernels  # noqa: E402
-import machine  # noqa: E402
-import planning  # noqa: E402
-import round_trip  # noqa: E402
-import shapes  # noqa: E402
-from command_line import BLAS_REST, add_arguments, main  # noqa: E402
-from workers import RESULT, Worker  # noqa: E402
+from command_line import add_arguments
+from workers import RESULT, Worker
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine has one core")
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run ``python -m benchmarks bench`` in this process, without its measurement of the machine."""
-    monkeypatch.setattr(machine, "_matmul_gflops", lambda dtype: 100.0)
-    monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
-    monkeypatch.setattr(harness, "TURN_S", 1e-4)
-    monkeypatch.setenv(*BLAS_REST)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return lambda *argv: (main(["bench", *argv]), *capsys.readouterr())
 
 
 def record(case, contestant, **seconds):
@@ -144,11 +127,9 @@ class TestCores:
         assert "1 -> 2" in out
 
     @two_cores
-    def test_who_fails_is_told(self, monkeypatch, tmp_path):
-        (tmp_path / "attendax").mkdir()
-        (tmp_path / "attendax" / "__init__.py").write_text("raise SystemExit(7)\n", encoding="utf-8")
+    def test_who_fails_is_told(self, monkeypatch, without_attendax):
         monkeypatch.setattr(cores, "installed", lambda: ["attendax"])
-        side = Worker(tmp_path, cores.available()[:1])
+        side = Worker(without_attendax, cores.available()[:1])
         clock = harness.Clock([side])
         (found,) = cores.run({1: side}, "ragged", "forward", "float32", lambda what: None, clock, rounds=3)
         side.stop()

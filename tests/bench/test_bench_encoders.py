@@ -1,22 +1,15 @@
 """Benchmark of encoders: who is right is timed, the wrong and the absent are reported. No time is asserted."""
 
-import sys
-
 import numpy as np
 import pytest
 
 import small_bert
-from places import ROOT
-
-FOLDER = ROOT / "benchmarks"
-pytestmark = pytest.mark.skipif(not (FOLDER / "harness.py").exists(), reason="the benchmark is not in this tree")
 
 
 @pytest.fixture
-def encoders(monkeypatch):
+def encoders():
     for package in ("psutil", "safetensors", "tokenizers"):
         pytest.importorskip(package)
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     import encoders
 
     return encoders

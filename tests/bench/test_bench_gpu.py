@@ -8,25 +8,19 @@ import sys
 import numpy as np
 import pytest
 
+import contestants
+import gpu
+import gpu_candidates
+import gpu_cases
+import gpu_report
+import gpu_steps
+import workload
 from attendax import cli, spec
 from attendax.conformance import Finding, Verdict
 from attendax.kernels.gpu import build, compiled, launches
+from harness import Unable
 from places import ROOT
-
-FOLDER = ROOT / "benchmarks"
-sys.path.insert(0, str(FOLDER))
-
-import contestants  # noqa: E402
-import gpu  # noqa: E402
-import gpu_candidates  # noqa: E402
-import gpu_cases  # noqa: E402
-import gpu_report  # noqa: E402
-import gpu_steps  # noqa: E402
-import machine  # noqa: E402
-import workload  # noqa: E402
-from command_line import BLAS_REST, main  # noqa: E402
-from harness import Unable  # noqa: E402
-from program import Program  # noqa: E402
+from program import Program
 
 SMALL = gpu_cases.SHAPES["full-8k"]._replace(N=4, G=2, T=24, S=24, D=8)
 KINDS = {
@@ -115,8 +109,6 @@ class TestRun:
         monkeypatch.setattr(gpu_steps, "CONTESTANTS", tuple(peers))
         monkeypatch.setattr(gpu_cases, "TINY", {"causal": KINDS["causal"]})
         monkeypatch.setattr(gpu_steps, "BACKENDS", {"dense": {}, "unheard-of": {}})
-        monkeypatch.setattr(machine, "_matmul_gflops", lambda *_: 100.0)
-        monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
         monkeypatch.setattr(gpu_steps, "cores", lambda run: 1 / 0)
         judge = gpu_steps.judge
 
@@ -250,11 +242,10 @@ def test_laws_come_in_turn():
         (["--rounds", "3"], "--device gpu runs cases of its own: no --rounds; what goes with it is --output"),
     ],
 )
-def test_refuses(argv, message, monkeypatch, capsys):
-    monkeypatch.setenv(*BLAS_REST)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
-    assert main(["bench", "--device", "gpu", *argv]) == cli.REFUSED
-    assert capsys.readouterr().err.startswith(f"benchmarks bench: {message}")
+def test_refuses(run, argv, message):
+    status, _, err = run("--device", "gpu", *argv)
+    assert status == cli.REFUSED
+    assert err.startswith(f"benchmarks bench: {message}")
 
 
 def test_one_command_without_a_gpu():

@@ -1,6 +1,7 @@
 """A small random BERT checkpoint in the published format, for tests that need no real weights."""
 
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def random_tensors(config=CONFIG, *, seed=0, dtype=np.float32):
     return {name: tensor.astype(dtype) for name, tensor in tensors.items()}
 
 
-def write_checkpoint(directory, *, config=CONFIG, tensors=None, vocabulary=VOCABULARY, files=None):
+def write_checkpoint(directory, *, config=CONFIG, tensors=None, files=None):
     """Write ``config.json``, ``model.safetensors``, ``tokenizer.json`` and ``files`` (name -> JSON content)."""
     save_file = pytest.importorskip("safetensors.numpy", reason=EXTRA).save_file
     directory.mkdir(parents=True, exist_ok=True)
@@ -62,14 +63,14 @@ def write_checkpoint(directory, *, config=CONFIG, tensors=None, vocabulary=VOCAB
     for name, content in ({"config.json": config} | (files or {})).items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(json.dumps(content), encoding="utf-8")
-    write_tokenizer(directory / "tokenizer.json", vocabulary)
+    write_tokenizer(directory / "tokenizer.json")
     return directory
 
 
-def write_tokenizer(path, vocabulary=VOCABULARY):
+def write_tokenizer(path):
     """A BERT tokenizer of a few words; like the published file, it asks for padding and truncation, here at 4."""
     tokenizers = pytest.importorskip("tokenizers", reason=EXTRA)
-    ids = {word: index for index, word in enumerate(vocabulary)}
+    ids = {word: index for index, word in enumerate(VOCABULARY)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -79,3 +80,13 @@ def write_tokenizer(path, vocabulary=VOCABULARY):
     tokenizer.enable_padding(length=4)
     tokenizer.enable_truncation(4)
     tokenizer.save(str(path))
+
+
+def rewrite(path, change, more=b""):
+    """Change the header of a safetensors file, and add bytes at its end."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data + more)

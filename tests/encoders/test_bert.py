@@ -42,6 +42,12 @@ WRONG = {  # how the tensors of a file are changed, and what the error says
 }  # fmt: skip
 
 
+LINEAR = {  # our names of weights, and theirs
+    "W_Q": "attention.self.query", "W_K": "attention.self.key", "W_V": "attention.self.value",
+    "W_O": "attention.output.dense", "W1": "intermediate.dense", "W2": "output.dense",
+}  # fmt: skip
+
+
 class TestLoadBert:
     def test_every_tensor_in_its_place(self, tmp_path):
         tensors = small_bert.random_tensors()
@@ -59,24 +65,12 @@ class TestLoadBert:
         }
         for index in range(2):
             layer = {name.removeprefix(f"encoder.layer.{index}."): tensor for name, tensor in tensors.items()}
-            expected |= {
-                f"{index}.W_Q": layer["attention.self.query.weight"].T,
-                f"{index}.W_K": layer["attention.self.key.weight"].T,
-                f"{index}.W_V": layer["attention.self.value.weight"].T,
-                f"{index}.W_O": layer["attention.output.dense.weight"].T,
-                f"{index}.b_Q": layer["attention.self.query.bias"],
-                f"{index}.b_K": layer["attention.self.key.bias"],
-                f"{index}.b_V": layer["attention.self.value.bias"],
-                f"{index}.b_O": layer["attention.output.dense.bias"],
-                f"{index}.W1": layer["intermediate.dense.weight"].T,
-                f"{index}.b1": layer["intermediate.dense.bias"],
-                f"{index}.W2": layer["output.dense.weight"].T,
-                f"{index}.b2": layer["output.dense.bias"],
-                f"{index}.gamma1": layer["attention.output.LayerNorm.weight"],
-                f"{index}.beta1": layer["attention.output.LayerNorm.bias"],
-                f"{index}.gamma2": layer["output.LayerNorm.weight"],
-                f"{index}.beta2": layer["output.LayerNorm.bias"],
-            }
+            for ours, theirs in LINEAR.items():
+                bias = ours.replace("W", "b")
+                expected |= {f"{index}.{ours}": layer[f"{theirs}.weight"].T, f"{index}.{bias}": layer[f"{theirs}.bias"]}
+            for number, theirs in enumerate(("attention.output.LayerNorm", "output.LayerNorm"), 1):
+                expected[f"{index}.gamma{number}"] = layer[f"{theirs}.weight"]
+                expected[f"{index}.beta{number}"] = layer[f"{theirs}.bias"]
         assert len(expected) == len(tensors)
         for name, tensor in expected.items():
             np.testing.assert_array_equal(found[name], tensor, err_msg=name)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import struct
 import sys
 
 import jax
@@ -22,7 +21,9 @@ from attendax.encoders import (
     stack_layers,
     to_torch,
 )
-from test_encoder_options import BERT, CONFIGS, IDS, MASK, random_params
+from random_encoders import IDS, MASK, random_params
+from small_bert import rewrite
+from test_encoder_options import BERT, CONFIGS
 
 pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
 
@@ -368,16 +369,6 @@ def to_state_dict(block):
     return tensors | {"self_attn.in_proj_weight": inputs, "self_attn.out_proj.weight": block.attention.W_O.T}
 
 
-def rewritten(path, change):
-    """The file with its header changed."""
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + length])
-    change(header)
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
-
-
 class TestOurs:
     @pytest.mark.parametrize("name", [*CONFIGS, "bert"])
     @pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16])
@@ -419,7 +410,7 @@ class TestOurs:
     def test_refuses_a_header(self, tmp_path, change, message):
         path = tmp_path / "encoder"
         save(path, random_params(BERT, dtype=np.float32), BERT)
-        rewritten(path, change)
+        rewrite(path, change)
         with pytest.raises(ValueError, match=rf"^load: (?s:.*)({message})"):
             load(path)
 
@@ -446,7 +437,7 @@ class TestOurs:
             settings = json.loads(header["__metadata__"]["config"]) | setting
             header["__metadata__"]["config"] = json.dumps(settings)
 
-        rewritten(path, change)
+        rewrite(path, change)
         with pytest.raises(ValueError, match=rf"^load: .*{message}") as caught:
             load(path)
         assert len(str(caught.value)) < 500

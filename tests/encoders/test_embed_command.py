@@ -115,7 +115,7 @@ class TestJson:
 
 
 class TestStandardInput:
-    @pytest.mark.parametrize("argv", [[], ["-"]])
+    @pytest.mark.parametrize("argv", [[], ["-"], ["--file", "-"]])
     def test_one_text_a_line(self, embed, stdin, argv):
         """Empty lines are empty texts, line ends of either kind are cut, other separators are not line ends."""
         stdin("a man\n\nthe\r\n food \u2028 meal\n東京".encode())
@@ -149,11 +149,6 @@ class TestStandardInput:
         status, out, err = embed("--json", "a", os.fsdecode(b"caf\xe9"))
         assert (status, out) == (2, "")
         assert err == "attendax embed: text 2 is not valid UTF-8\n"
-
-    def test_as_a_file(self, embed, stdin):
-        stdin(b"a man\nthe meal\n")
-        _, out, _ = embed("--json", "--file", "-")
-        assert [json.loads(line)["text"] for line in out.splitlines()] == ["a man", "the meal"]
 
 
 def command(weights, *texts):

@@ -11,9 +11,8 @@ import pytest
 from attendax import spec
 from attendax.encoders import EncoderConfig, encode, encoder_shapes, init_encoder, layer_attention, stack_layers
 from compilation import quickly
+from random_encoders import IDS, MASK, random_params
 
-IDS = np.array([[2, 5, 7, 11, 3], [2, 13, 3, 0, 0]], np.int32)
-MASK = np.array([[True] * 5, [True] * 3 + [False] * 2])
 PACKED = np.array([[4, 4, 4, 7, 7], [1, 1, 1, 0, 0]], np.int32)
 BERT = EncoderConfig(17, 13, 2, d_model=12, num_heads=3, d_ff=11, num_layers=3)
 CONFIGS = {
@@ -29,12 +28,6 @@ CONFIGS = {
     "nothing": dataclasses.replace(BERT, positions="none", activation="geglu_tanh", norm_bias=False),
 }  # fmt: skip
 KEY = np.array([3, 5], np.uint32)
-
-
-def random_params(config, *, dtype=np.float64):
-    """NumPy weights in which every leaf matters."""
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: rng.normal(0.1, 0.5, leaf.shape).astype(dtype), encoder_shapes(config))
 
 
 class TestConfig:

@@ -9,16 +9,12 @@ from attendax import spec
 from attendax.encoders import EncoderConfig, encode, init_encoder, layer_attention
 from attendax.encoders.embedding import mean_pool
 from attendax.ops.in_pieces import in_pieces
+from random_encoders import IDS, MASK, TYPES
 
 CONFIG = EncoderConfig(17, 13, 2, d_model=6, num_heads=3, d_ff=11, num_layers=1)
-IDS = np.array([[2, 5, 7, 11, 3], [2, 13, 3, 0, 0]], np.int32)
-GIVEN = {
-    "mask": np.array([[True] * 5, [True] * 3 + [False] * 2]),
-    "token_types": np.array([[0, 0, 1, 1, 0], [0, 1, 1, 0, 0]], np.int32),
-}
-MASK = GIVEN["mask"]
+GIVEN = {"mask": MASK, "token_types": TYPES}
 KINDS = pytest.mark.parametrize("kind", [jnp.asarray, np.asarray], ids=["jax", "numpy"])
-ON_IDS = [{"x": IDS + 17}, {"x": -IDS}, {"token_types": GIVEN["token_types"] + 1}]
+ON_IDS = [{"x": IDS + 17}, {"x": -IDS}, {"token_types": TYPES + 1}]
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +46,6 @@ def assert_close(found, wanted):
 
 
 class TestClosedOver:
-    @pytest.mark.slow
-    @KINDS
-    def test_jit(self, params, kind):
-        ids, given = kind(IDS), {name: kind(array) for name, array in GIVEN.items()}
-        found = jax.jit(lambda params: encode(ids, params, config=CONFIG, **given))(params)
-        mask = GIVEN["mask"]
-        np.testing.assert_allclose(found[mask], by_specification(params)[mask], rtol=1e-4, atol=1e-5)
-
     @pytest.mark.slow
     def test_gradient(self, params):
         """Equal to that of a loss which is given its ids and mask, traced, as arguments; arrays of either kind."""
@@ -113,7 +101,7 @@ class TestClosedOver:
     def test_specification_of_what_is_known(self, params, kind):
         """Nothing in it is traced, though all is called inside jit."""
         weights, ids = jax.tree.map(kind, params), kind(IDS)
-        mask = kind(GIVEN["mask"])
+        mask = kind(MASK)
 
         def call(y):
             hidden = encode(ids, weights, config=CONFIG, mask=mask, twin=spec)
@@ -127,7 +115,7 @@ class TestIds:
     @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64", "uint64", ">i2", ">i4", ">u8"])
     @pytest.mark.parametrize("call", [lambda f: f, jax.jit], ids=["eager", "jit"])
     def test_any_integers(self, params, dtype, call):
-        types = GIVEN["token_types"]
+        types = TYPES
         right = encode(IDS, params, config=CONFIG, token_types=types)
         ids, types = IDS.astype(dtype), types.astype(dtype)
         assert_close(call(lambda params: encode(ids, params, config=CONFIG, token_types=types))(params), right)
@@ -143,7 +131,7 @@ class TestIds:
 class TestRefusals:
     @pytest.mark.parametrize("name", ["params", "x", "mask"])
     def test_numpy_refuses_what_is_traced(self, params, name):
-        given = {"params": params, "x": IDS, "mask": GIVEN["mask"]}
+        given = {"params": params, "x": IDS, "mask": MASK}
         calls = {
             "encode with twin=spec": lambda **given: encode(config=CONFIG, twin=spec, **given),
             "layer_attention": lambda **given: layer_attention(config=CONFIG, layer=0, **given),

@@ -1,7 +1,6 @@
 """Broken and hostile checkpoints: one clear line each, in bounded time and memory."""
 
 import json
-import struct
 import subprocess
 import sys
 
@@ -37,13 +36,12 @@ def refusal(capsys):
 
 def write_with_extra(path, name, dtype, size):
     """Add a tensor of any dtype, which NumPy may not have, to a safetensors file."""
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + length])
-    data = content[8 + length :]
-    header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [len(data), len(data) + size]}
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data + bytes(size))
+
+    def add(header):
+        end = max(x["data_offsets"][1] for key, x in header.items() if key != "__metadata__")
+        header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [end, end + size]}
+
+    small_bert.rewrite(path, add, bytes(size))
 
 
 class TestConfig:
@@ -208,7 +206,7 @@ class TestTokenizer:
         with pytest.raises(TypeError, match=r"^tokenize: text "):
             tokenize(encoder, text)
 
-    @pytest.mark.parametrize("content", ["", "[]", "null", "\0"])
+    @pytest.mark.parametrize("content", ["", "[]", "{}", "null", "\0"])
     def test_corrupt(self, tmp_path, refusal, content):
         (small_bert.write_checkpoint(tmp_path) / "tokenizer.json").write_text(content)
         assert "tokenizer.json is corrupt (" in refusal(tmp_path)

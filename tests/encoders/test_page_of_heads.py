@@ -13,7 +13,8 @@ import chromium
 from attendax.cli import main
 from attendax.encoders import attention_rows, layer_attention
 from attendax.figures import attention_page
-from test_encoder_options import CONFIGS, IDS, random_params
+from random_encoders import IDS, random_params
+from test_encoder_options import CONFIGS
 
 
 def random_weights(rng, L=2, N=3, T=5):

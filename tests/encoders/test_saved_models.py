@@ -20,9 +20,9 @@ from attendax.encoders import (
     to_torch,
 )
 from attendax.encoders.sentences import load_sentence_encoder, packaged_weights, tokenize
+from random_encoders import random_params
 from small_bert import CONFIG, random_tensors
 from test_checkpoints import SIZES, modern_tensors, write
-from test_encoder_options import random_params
 
 pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
 

@@ -1,9 +1,9 @@
 """Bytes sent between devices and FLOPs of a compiled program, read from its HLO text (L16)."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from jax.stages import Compiled
 
@@ -15,28 +15,17 @@ INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*)")
 CALLED = re.compile(r"(?:calls|body|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """One collective of a compiled program.
+class Collective(NamedTuple):
+    """One collective of a compiled program."""
 
-    Attributes:
-        kind: "all-gather", "all-reduce", "reduce-scatter", "all-to-all" or "collective-permute".
-        devices: how many exchange with each other.
-        bytes: what a device receives in one execution, by the algorithm that receives least: of an all-gather the
-            parts of the others, of an all-reduce twice a share of (devices - 1) / devices.
-        times: how often it is executed; 0 where only the data decide, in a loop without a known end.
-        always: whether no condition stands before it.
-    """
-
-    kind: str
-    devices: int
-    bytes: int
-    times: int
-    always: bool
+    kind: str  # one of KINDS
+    devices: int  # how many exchange with each other
+    bytes: int  # what a device receives in one execution, by the algorithm that receives least
+    times: int  # how often it is executed; 0 if only the data decide, in a loop without a known end
+    always: bool  # whether no condition stands before it
 
 
-@dataclasses.dataclass(frozen=True)
-class _Instruction:
+class _Instruction(NamedTuple):
     type: str
     opcode: str
     operands: tuple[str, ...]
@@ -48,19 +37,7 @@ class _Instruction:
 
 
 def collectives(compiled: Compiled | str) -> list[Collective]:
-    """The collectives of a compiled program, of conditions those of every branch.
-
-    Args:
-        compiled: what ``jax.jit(f).lower(...).compile()`` returns, or its text.
-
-    Returns:
-        A list, empty where nothing leaves a device.
-
-    Example:
-        >>> import jax
-        >>> collectives(jax.jit(lambda x: 2 * x).lower(1.0).compile())
-        []
-    """
+    """Those of a compiled program or of its text; of conditions those of every branch."""
     program = _Program(compiled)
     return [_collective(*found, program.devices) for found in program.walk() if _kind(found[0].opcode)]
 
@@ -71,10 +48,7 @@ def bytes_received(compiled: Compiled | str) -> int:
 
 
 def flops(compiled: Compiled | str) -> int:
-    """FLOPs of the matrix products of one device, loops counted as often as they run; all branches of a condition.
-
-    A loop whose end only the data decide counts for nothing.
-    """
+    """FLOPs of the matrix products of one device, in loops of known length and in all branches of a condition."""
     program = _Program(compiled)
     return sum(times * _of_product(found, types) for found, types, times, _ in program.walk() if found.opcode == "dot")
 
@@ -160,9 +134,8 @@ def _collective(instruction: _Instruction, types: dict[str, str], times: int, al
 def _group(attributes: str, devices: int) -> int:
     """The number of devices that exchange with each other, from any of the ways in which XLA writes groups."""
     if "source_target_pairs={" in attributes:
-        return len(
-            re.findall(r"\{\d+,\d+\}", attributes.partition("source_target_pairs=")[2].partition("}}")[0] + "}}")
-        )
+        pairs = attributes.partition("source_target_pairs=")[2].partition("}}")[0]
+        return pairs.count("{") - 1
     groups = attributes.partition("replica_groups=")[2]
     if listed := re.match(r"\{\{([\d,]*)\}", groups):
         return len(listed[1].split(","))

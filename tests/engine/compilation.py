@@ -32,6 +32,12 @@ quickly = functools.partial(jax.jit, compiler_options=OPTIONS)
 _QUICK = jax.make_user_context(False)  # so that no step compiled quickly is found again elsewhere
 
 
+def temporaries(function, *shapes):
+    """The bytes that a compiled function needs beside its arrays of float32 and its results."""
+    arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    return jax.jit(function).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
+
+
 @contextlib.contextmanager
 def quick_steps():
     """Within it, the steps of what runs outside jit, a program each, are compiled ``quickly``."""

@@ -40,6 +40,12 @@ def assert_close(got, wanted) -> None:
     np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=1e-12, atol=1e-13)
 
 
+def assert_leaves_close(got, wanted, **tolerance) -> None:
+    """Every leaf, as ``np.testing.assert_allclose`` measures it."""
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, **tolerance)
+
+
 def assert_tree_close(got, wanted, tolerance: float, what: str) -> None:
     """Every leaf: same shape, same infinities, no entry off by more than tolerance times the largest wanted.
 
@@ -61,6 +67,38 @@ def assert_tree_close(got, wanted, tolerance: float, what: str) -> None:
         assert error <= bound, f"{what}, leaf {index}: error {error:.3g}, allowed {bound:.3g}"
 
 
+def as_floats(tree) -> list:
+    """The floating leaves of a tree, as NumPy in float64."""
+    leaves = (np.asarray(x) for x in jax.tree.leaves(tree))
+    return [x.astype(np.float64) for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def dense_formula(query, key, value, scale=None):
+    """out and lse by the formula that users would write, in the dtype of the arrays."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = jnp.matmul(query * jnp.asarray(scale, query.dtype), key.swapaxes(-1, -2), precision="highest")
+    return jnp.matmul(jax.nn.softmax(scores), value, precision="highest"), jax.nn.logsumexp(scores, axis=-1)
+
+
+def times_as_far(ours, theirs, draws):
+    """How many times as far from exact our results are as theirs, each by its root mean square error.
+
+    The median of the draws: what the two functions are given, and the exact results.
+    """
+    ratios = []
+    for given, exact in draws:
+        pairs = [zip(as_floats(f(*given)), as_floats(exact), strict=True) for f in (ours, theirs)]
+        ratios.append(np.divide(*([np.linalg.norm(x - y) for x, y in each] for each in pairs)))
+    return np.median(ratios, axis=0)
+
+
+def by_definition(arrays, dout, dlse, **options) -> list:
+    """out, lse and every gradient by the specification. Nothing comes back through an lse of -inf."""
+    out, lse = spec.attention(*arrays, return_lse=True, **options)
+    grads = spec.attention_backward(dout, *arrays, grad_lse=np.where(np.isfinite(lse), dlse, 0), **options)
+    return [out, lse, *grads[:3], *jax.tree.leaves((grads.grad_bias, grads.grad_score_mod))]
+
+
 def assert_gradients_of_dense(mask, dense, arrays, implementation=None) -> None:
     """A mask whose arrays the compiler does not know has the gradients of the same mask written out."""
 
@@ -71,8 +109,7 @@ def assert_gradients_of_dense(mask, dense, arrays, implementation=None) -> None:
 
         return jax.grad(loss, (0, 1, 2))(*arrays)
 
-    for one, other in zip(gradients(mask, *arrays), gradients(jnp.asarray(dense), *arrays), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert_leaves_close(gradients(mask, *arrays), gradients(jnp.asarray(dense), *arrays), rtol=1e-10, atol=1e-12)
 
 
 def _largest(x) -> float:
@@ -115,9 +152,11 @@ def twin_of(case, twin=ops, dtype=np.float64):
 
 
 def assert_same_bits(got, wanted, what: str) -> None:
-    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)
-    for index, (a, b) in enumerate(pairs):
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), f"{what}, leaf {index}: other bits"
+    """Every leaf: the same shape and the same bytes."""
+    for index, pair in enumerate(zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)):
+        a, b = map(np.asarray, pair)
+        assert a.shape == b.shape, f"{what}, leaf {index}: shape {a.shape}, expected {b.shape}"
+        assert a.tobytes() == b.tobytes(), f"{what}, leaf {index}: {(a != b).sum()} of {a.size} numbers differ"
 
 
 def judge_forward(case, spec, twin=ops) -> None:

@@ -14,6 +14,14 @@ def softmax(values):
     return [power / sum(powers) for power in powers]
 
 
+def heads(query, key, value):
+    """Each query head of (B, N, T, D) beside its key head of (B, G, S, D), as lists: (b, n, query, key, value)."""
+    group = query.shape[1] // key.shape[1]
+    for b in range(query.shape[0]):
+        for n in range(query.shape[1]):
+            yield b, n, query[b, n].tolist(), key[b, n // group].tolist(), value[b, n // group].tolist()
+
+
 def attend(query, key, value, allowed, score):
     """One head. ``allowed(i, j)`` and ``score(i, j)`` say which pairs count and what they score.
 

@@ -17,12 +17,10 @@ def test_scaled_dot_product_attention(twin, name, rng):
     Q, K, X = rng.normal(size=(B, 2, T, D)), rng.normal(size=(B, 2, S, D)), rng.normal(size=(B, 2, S, V))
     allowed = np.broadcast_to(True if MASKS[name] is None else MASKS[name], (B, 2, T, S))
     output, weights = twin.scaled_dot_product_attention(Q, K, X, MASKS[name])
-    for b in range(B):
-        for n in range(2):
-            head = Q[b, n].tolist(), K[b, n].tolist(), X[b, n].tolist()
-            out, share, _ = loops.attend(*head, lambda i, j, b=b, n=n: allowed[b, n, i, j], loops.scaled(*head[:2]))
-            assert_close(output[b, n], out)
-            assert_close(weights[b, n], share)
+    for b, n, *head in loops.heads(Q, K, X):
+        out, share, _ = loops.attend(*head, lambda i, j, b=b, n=n: allowed[b, n, i, j], loops.scaled(*head[:2]))
+        assert_close(output[b, n], out)
+        assert_close(weights[b, n], share)
 
 
 @pytest.mark.law("L2", "spec", "ops")

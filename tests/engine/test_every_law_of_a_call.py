@@ -166,7 +166,7 @@ NATIVE = [
     *(dataclasses.replace(LONG, lead=(3, 2), T=20, S=40, direction="grad", maps=(kind,), shared=(shared,), seed=seed)
       for seed, (kind, shared) in enumerate((
           ("vmap", ()), ("vmap", ("key",)), ("vmap", ("query",)), ("vmap", ("value", "query")), ("scan", ()),
-          ("map", ())))),
+          ("map", ()), ("vmap", ("value",)), ("vmap", ("key", "query"))))),
     dataclasses.replace(LONG, lead=(3, 1), T=20, S=40, direction="grad", maps=("vmap",), shared=(("key", "value"),),
                         mask=("and", ("padding", False), ("traced causal", True)), bias=(True,) * 4,
                         modifier=("alibi", 0)),

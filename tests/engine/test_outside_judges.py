@@ -45,6 +45,13 @@ def judged(torch, function, grad_output, *arrays):
     return output.detach().numpy(), [gradient.numpy() for gradient in gradients]
 
 
+def assert_judged(torch, theirs, forward, backward, grad_output, *arrays, tolerance=EXACT):
+    """Our value and gradients by hand are torch's."""
+    output, gradients = judged(torch, theirs, grad_output, *arrays)
+    assert_close(forward(*arrays), output, tolerance)
+    assert_all_close(backward(grad_output, *arrays), gradients, tolerance)
+
+
 def allowed_pairs(rng, *shape):
     """A random mask in which every query may look at some key."""
     mask = rng.random(shape) < 0.6
@@ -97,10 +104,9 @@ def test_grouped_heads_in_torch(torch, rng, causal):
     grad = rng.standard_normal((B, N, T, V))
     options = {"is_causal": causal, "enable_gqa": True, "scale": 0.7}
     attend = partial(torch.nn.functional.scaled_dot_product_attention, **options)
-    output, gradients = judged(torch, attend, grad, query, key, value)
     mine = {"mask": np.tri(T, S, dtype=bool) if causal else None, "scale": 0.7}
-    assert_close(spec.attention(query, key, value, **mine), output)
-    assert_all_close(spec.attention_backward(grad, query, key, value, **mine)[:3], gradients)
+    forward, backward = (partial(f, **mine) for f in (spec.attention, spec.attention_backward))
+    assert_judged(torch, attend, forward, lambda *given: backward(*given)[:3], grad, query, key, value)
 
 
 @pytest.mark.law("L3", "spec", "ops")
@@ -164,17 +170,15 @@ def test_additive_attention_in_torch(torch, rng):
         s = linear(hidden, v[None]).squeeze(-1).masked_fill(torch.tensor(~mask), -torch.inf)
         return torch.softmax(s, -1) @ values
 
-    output, gradients = judged(torch, attend, grad, *arrays)
-    assert_close(spec.additive_attention(*arrays, mask)[0], output)
-    assert_all_close(spec.additive_attention_backward(grad, *arrays, mask), gradients)
+    forward, backward = (partial(f, mask=mask) for f in (spec.additive_attention, spec.additive_attention_backward))
+    assert_judged(torch, attend, lambda *arrays: forward(*arrays)[0], backward, grad, *arrays)
 
 
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_softmax_in_torch_and_jax_nn(torch, rng, axis):
     x, grad = 30 * rng.standard_normal((B, T, S)), rng.standard_normal((B, T, S))
-    output, gradients = judged(torch, partial(torch.softmax, dim=axis), grad, x)
-    assert_close(spec.softmax(x, axis), output)
-    assert_close(spec.softmax_backward(grad, x, axis), *gradients)
+    forward, backward = lambda x: spec.softmax(x, axis), lambda grad, x: [spec.softmax_backward(grad, x, axis)]
+    assert_judged(torch, partial(torch.softmax, dim=axis), forward, backward, grad, x)
     assert_close(spec.softmax(x, axis), jax.nn.softmax(x, axis))
 
 
@@ -344,9 +348,8 @@ def test_feed_forward_in_torch(torch, rng, activation):
     def network(x, W1, b1, W2, b2):
         return linear(act(linear(x, W1.T, b1)), W2.T, b2)
 
-    output, gradients = judged(torch, network, grad, *arrays)
-    assert_close(spec.feed_forward(*arrays, activation=activation), output)
-    assert_all_close(spec.feed_forward_backward(grad, *arrays, activation=activation), gradients)
+    forward, backward = (partial(f, activation=activation) for f in (spec.feed_forward, spec.feed_forward_backward))
+    assert_judged(torch, network, forward, backward, grad, *arrays)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -16,7 +16,8 @@ from attendax.cli import main
 from attendax.commands.embed import VectorFile
 from attendax.exits import Refusal
 from full_disk import full_disk
-from test_encoder_options import CONFIGS, random_params
+from random_encoders import random_params
+from test_encoder_options import CONFIGS
 from test_saved_models import BERT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes, pipes and links there")

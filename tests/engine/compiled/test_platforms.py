@@ -16,6 +16,7 @@ from attendax import explanation as explaining
 from attendax.kernels import native, numerics, primitives
 from attendax.kernels.blockwise import partition
 from attendax.kernels.operands import Limits
+from judges import assert_leaves_close, by_definition
 
 OPERATIONS = ("while", "case", "dot_general", "dynamic_slice")
 MASKS = {"full": None, "causal": masks.causal(), "window": masks.window(256, 0)}
@@ -108,10 +109,7 @@ def test_the_algorithm_without_branches(kind, sizes):
     """T and S that the tiles divide, and that they do not."""
     *inputs, dout, dlse = drawn(*sizes)
     got = run_of(**KINDS[kind])(*inputs, dout, dlse)
-    wanted = [*spec.attention(*inputs, return_lse=True, **KINDS[kind])]
-    wanted += spec.attention_backward(dout, *inputs, grad_lse=dlse, **KINDS[kind])[:3]
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert_leaves_close(got, by_definition(inputs, dout, dlse, **KINDS[kind]), rtol=1e-12, atol=1e-12)
 
 
 def precisions(dtype, platform):
@@ -216,8 +214,7 @@ def test_what_is_not_finite_spreads_as_on_a_cpu(monkeypatch, request):
     request.getfixturevalue("as_for_cuda")
     run = run_of()
     for number, (case, wanted) in enumerate(zip(cases, on_a_cpu, strict=True)):
-        for one, other in zip(run(*case), wanted, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=f"case {number}")
+        assert_leaves_close(run(*case), wanted, rtol=1e-9, atol=1e-9, err_msg=f"case {number}")
 
 
 @pytest.mark.slow
@@ -234,8 +231,7 @@ def test_second_derivatives_as_on_a_cpu(kind, request):
 
     wanted = run_of_second()(*inputs)
     request.getfixturevalue("as_for_cuda")
-    for one, other in zip(jax.tree.leaves(run_of_second()(*inputs)), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+    assert_leaves_close(run_of_second()(*inputs), wanted, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize(("platform", "words"), [("cuda", "the default on this platform"), ("tpu", "not yet measured")])

@@ -1,48 +1,16 @@
-"""Attention inside other programs: exported, inside ``shard_map``, batched over some arguments or over nothing."""
-
-import os
-import subprocess
-import sys
+"""Attention inside other programs: inside ``shard_map``, batched over some arguments or over nothing."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attendax import attention, masks, spec
-
-MASKS = {
-    "open": lambda lengths: None,
-    "causal": lambda lengths: masks.causal(),
-    "padding": masks.padding,
-    "window": lambda lengths: masks.window(9, 0) & masks.padding(lengths),
-}
+from compilation import temporaries
+from processes import in_a_process
 
 
 def float32(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("size", [40, 300, 700])
-def test_a_program_exported_for_any_batch(size, mask, rng):
-    """Forward and gradient, in one tile and in several; called with a batch of 3."""
-
-    def run(query, key, value, lengths, cotangent):
-        out, pull = jax.vjp(lambda *arrays: attention(*arrays, mask=MASKS[mask](lengths)), query, key, value)
-        return out, *pull(cotangent)
-
-    (batch,) = jax.export.symbolic_shape("batch")
-    array, integers = jax.ShapeDtypeStruct((batch, 2, size, 8), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
-    query, key, value, cotangent = (float32(rng, 3, 2, size, 8) for _ in range(4))
-    lengths = np.array([size, 1, size // 2], np.int32)
-    exported = jax.export.export(jax.jit(run))(array, array, array, integers, array)
-    options = {"mask": MASKS[mask](lengths)}
-    wanted = [spec.attention(query, key, value, **options)]
-    wanted += spec.attention_backward(cotangent, query, key, value, **options)[:3]
-    for got, right in zip(exported.call(query, key, value, lengths, cotangent), wanted, strict=True):
-        np.testing.assert_allclose(got, right, atol=1e-5 * np.abs(right).max())
 
 
 SHARDED = """
@@ -84,31 +52,8 @@ print("right")
 @pytest.mark.slow
 def test_the_gradient_through_shard_map_with_its_defaults():
     """On four CPU devices: attention, keys that all devices share, an encoder block; eager and under jit."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True)
-    assert done.stdout == "right\n", done.stderr
-
-
-@pytest.mark.law("L12", "native")
-@pytest.mark.slow
-@pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
-@pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
-def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):
-    """An argument that the batch shares gets the sum of its gradients; with heads that are small and whole."""
-    shapes = (4, 5, 3), (2, 7, 3), (2, 7, 2)
-    arrays = [rng.normal(size=(3, *shape) if k in mapped else shape) for k, shape in enumerate(shapes)]
-    axes = [0 if k in mapped else None for k in range(3)]
-
-    def mapped_loss(*arrays):
-        return (jax.vmap(lambda *one: attention(*one, mask=mask), axes)(*arrays) ** 2).sum()
-
-    def repeated_loss(*arrays):
-        full = [a if k in mapped else jnp.broadcast_to(a, (3, *a.shape)) for k, a in enumerate(arrays)]
-        return (attention(*full, mask=mask, implementation="dense") ** 2).sum()
-
-    got, wanted = (jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays) for loss in (mapped_loss, repeated_loss))
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-12)
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    assert in_a_process(SHARDED, **flags) == ["right"]
 
 
 @pytest.mark.smoke
@@ -133,11 +78,7 @@ def test_l16_reverse_over_reverse_keeps_no_tile():
         grads = jax.grad(lambda *arrays: (attention(*arrays) ** 2).sum(), (0, 1, 2))(query, key, value)
         return sum((g**2).sum() for g in grads)
 
-    def memory(size):
-        x = jax.ShapeDtypeStruct((1, size, 64), jnp.float32)
-        return jax.jit(jax.grad(slope)).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
-
-    small, large = memory(1024), memory(2048)
+    small, large = (temporaries(jax.grad(slope), *[(1, size, 64)] * 3) for size in (1024, 2048))
     assert large < 2 * small
     assert large < 2 * 4 * 2048**2
 

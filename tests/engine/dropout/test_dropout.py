@@ -19,16 +19,14 @@ def test_dropout_keeps_by_position(rng):
     options = {"dropout_rate": rate, "dropout_rng": np.array(words, np.uint32)}
     got = [twin.attention(query, key, value, **options) for twin in (spec, ops)]
     kept = 0
-    for b in range(B):
-        for n in range(N):
-            head = query[b, n].tolist(), key[b, n].tolist(), value[b, n].tolist()
-            _, weights, _ = loops.attend(*head, lambda i, j: True, loops.scaled(*head[:2]))
-            head_key = loops.threefry(words, (0, b * N + n))
-            keep = [[loops.threefry(head_key, (i, j))[0] >= rate * 2**32 for j in range(S)] for i in range(T)]
-            kept += np.sum(keep)
-            wanted = np.asarray(weights) * keep / (1 - rate) @ value[b, n]
-            for out in got:
-                assert_close(out[b, n], wanted)
+    for b, n, *head in loops.heads(query, key, value):
+        _, weights, _ = loops.attend(*head, lambda i, j: True, loops.scaled(*head[:2]))
+        head_key = loops.threefry(words, (0, b * N + n))
+        keep = [[loops.threefry(head_key, (i, j))[0] >= rate * 2**32 for j in range(S)] for i in range(T)]
+        kept += np.sum(keep)
+        wanted = np.asarray(weights) * keep / (1 - rate) @ value[b, n]
+        for out in got:
+            assert_close(out[b, n], wanted)
     assert abs(kept / (B * N * T * S) - (1 - rate)) < 0.1
 
 

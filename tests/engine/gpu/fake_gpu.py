@@ -1,5 +1,6 @@
 """A GPU that is not there: a driver of CUDA that a test compiles, and a package of kernels that are names alone."""
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -125,10 +126,20 @@ def write_package(folder, **changes):
     (folder / compiled.INDEX).write_text(json.dumps(index))
 
 
-def install(patch, folder, name="fake_attendax_gpu"):
-    """Let attendax find a package in a folder."""
-    patch.setattr(compiled, "PACKAGE", name)
-    patch.syspath_prepend(folder)
-    sys.path_importer_cache.clear()
-    compiled.package.cache_clear()
-    compiled._added.cache_clear()
+@contextlib.contextmanager
+def installed(folder, name="fake_attendax_gpu"):
+    """The folder of a package of kernels that are names, which attendax finds."""
+    write_package(folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "PACKAGE", name)
+        patch.syspath_prepend(folder)
+        sys.path_importer_cache.clear()
+        forget()
+        yield folder / name
+    forget()
+
+
+def forget():
+    """What was found of packages and kernels."""
+    for found in (compiled.package, compiled._added, compiled.launcher):
+        found.cache_clear()

@@ -236,14 +236,7 @@ def poisoned(arrays, name, bad, seed=0):
 
 
 ARRAYS = "query", "key", "value", "dout", "dlse"
-POISONS = list(itertools.product(ARRAYS, (np.nan, np.inf, -np.inf)))
-POISONS_OF_MODIFIED = [
-    (name, array, bad)
-    for name, bads in (("a bias that forbids", (np.inf, np.nan)), ("a dense mask", (np.nan, -np.inf)))
-    for array, bad in zip(ARRAYS, itertools.cycle(bads), strict=False)
-]
-
-
-def same_bits(one, other, what):
-    assert one.shape == other.shape
-    assert one.tobytes() == other.tobytes(), what
+HIDING = "causal", "lengths", "a window", "segments in pieces", "packed and causal", "no keys", "a negative scale"
+POISONS = [(name, *poison) for name in HIDING for poison in itertools.product(ARRAYS, (np.nan, np.inf, -np.inf))]
+for of_modified, bads in (("a bias that forbids", (np.inf, np.nan)), ("a dense mask", (np.nan, -np.inf))):
+    POISONS += [(of_modified, array, bad) for array, bad in zip(ARRAYS, itertools.cycle(bads), strict=False)]

@@ -23,13 +23,17 @@ OF_KEYS = ["gradients_of_keys", "gradients_of_keys"]
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
-    """The folder of a package of kernels that are names."""
-    fake_gpu.write_package(tmp_path / "fake_attendax_gpu")
-    fake_gpu.install(monkeypatch, tmp_path)
-    yield tmp_path / "fake_attendax_gpu"
-    compiled.package.cache_clear()
-    compiled._added.cache_clear()
+def package(tmp_path):
+    with fake_gpu.installed(tmp_path) as folder:
+        yield folder
+
+
+@pytest.fixture
+def no_package(monkeypatch):
+    monkeypatch.setattr(compiled, "PACKAGE", "no_such_package")
+    fake_gpu.forget()
+    yield
+    fake_gpu.forget()
 
 
 @pytest.fixture
@@ -159,15 +163,12 @@ class TestWhereItCannotRun:
         return str(caught.value)
 
     @pytest.mark.smoke
-    def test_without_a_gpu(self, monkeypatch):
-        monkeypatch.setattr(compiled, "PACKAGE", "no_such_package")
-        compiled.package.cache_clear()
+    def test_without_a_gpu(self, no_package):
         assert self.refused().splitlines() == [
             "attention: implementation 'triton' cannot run here: JAX finds no NVIDIA GPU (it finds: cpu); "
             "the package attendax-gpu is not installed.",
             "Leave implementation out: the tiles take every call, on every device.",
         ]
-        compiled.package.cache_clear()
 
     def test_the_package_without_a_gpu(self, package):
         count = len(compiled.package().kernels)
@@ -188,15 +189,12 @@ class TestWhereItCannotRun:
         wanted = "there are kernels for compute capability 8.0, 8.6, 8.7, 8.9, 9.0, 10.0 and 12.0; the GPU has "
         assert f"{wanted}{capability[0]}.{capability[1]}; the package" in self.refused()
 
-    def test_without_the_package(self, monkeypatch):
+    def test_without_the_package(self, no_package, monkeypatch):
         monkeypatch.setattr(cudnn, "capability", lambda: (9, 0))
-        monkeypatch.setattr(compiled, "PACKAGE", "no_such_package")
-        compiled.package.cache_clear()
         assert self.refused().splitlines() == [
             "attention: implementation 'triton' cannot run here: the package attendax-gpu is not installed.",
             'pip install "attendax[gpu]"',
         ]
-        compiled.package.cache_clear()
 
     @pytest.mark.parametrize(
         ("text", "reason"),
@@ -220,9 +218,8 @@ class TestWhereItCannotRun:
     def test_without_the_native_library(self, package, monkeypatch):
         monkeypatch.setattr(cudnn, "capability", lambda: (8, 6))
         monkeypatch.setattr(compiled, "library", lambda: Library("", "the library was not built"))
-        compiled.launcher.cache_clear()
+        fake_gpu.forget()
         assert compiled.why_not().endswith("which launches kernels, is not used: the library was not built")
-        compiled.launcher.cache_clear()
 
     def test_a_program_for_another_platform(self, gpu, monkeypatch):
         from attendax.kernels import gpu as module

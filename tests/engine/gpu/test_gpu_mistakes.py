@@ -20,7 +20,6 @@ UNUSED = tests.test_l6_a_row_that_nothing_depends_on
 HIDDEN = tests.test_l6_what_is_hidden_changes_no_bit
 CHUNK = tests.TestBits().test_of_a_chunk_over_a_cache_with_nan_behind
 DECODED = tests.TestBits().test_of_a_query_that_is_decoded
-MODIFIED = tests.test_l6_of_modified_scores
 OVERFLOW = tests.test_l7_products_beyond_float32_are_nan_after_a_softcap
 B16 = "bfloat16"
 
@@ -74,7 +73,7 @@ MISTAKES = {  # what is wrong: the right text, the wrong one, which test notices
     "a bias of the first text": ("plane(b, n, N, tl.load(options + 5), tl.load(options + 6))",
         "plane(0, n, N, tl.load(options + 5), tl.load(options + 6))", NUMBERS, ("a bias", B16)),
     "a bias of -inf is a number": ("s = tl.where(b == -INF, -INF, total)", "s = total",
-        MODIFIED, ("a bias that forbids", "key", np.nan)),
+        POISON, ("a bias that forbids", "key", np.nan)),
     "a sum with a bias leaves float32": ("total = tl.where(is_finite(s) & is_finite(b), near, total)",
         "total = total", tests.test_l7_a_bias_of_the_lowest_number, ()),
     "the gradient of a bias is of the first head": ("n = (at % own_n + step // sum_t % sum_n)",

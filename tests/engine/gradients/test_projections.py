@@ -10,6 +10,7 @@ import pytest
 from attendax import ops
 from attendax.kernels.rules import product
 from attendax.ops.projections import project
+from judges import assert_leaves_close
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -24,8 +25,7 @@ def plain(x, W):
 
 
 def close(one, other):
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=2e-5)
+    assert_leaves_close(one, other, rtol=1e-5, atol=2e-5)
 
 
 def grads(f):

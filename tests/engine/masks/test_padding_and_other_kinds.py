@@ -40,16 +40,14 @@ def test_attention_under_every_mask(twin, name, rng):
     bias = rng.normal(size=(N, T, 1))
     mask, allowed = MASK_VALUES[name]
     out, lse = twin.attention(query, key, value, mask=mask, bias=bias, scale=0.3, return_lse=True)
-    for b in range(B):
-        for n in range(N):
-            q, k, v = query[b, n].tolist(), key[b, n // (N // G)].tolist(), value[b, n // (N // G)].tolist()
+    for b, n, q, k, v in loops.heads(query, key, value):
 
-            def score(i, j, q=q, k=k, n=n):
-                return 0.3 * loops.dot(q[i], k[j]) + bias[n, i, 0]
+        def score(i, j, q=q, k=k, n=n):
+            return 0.3 * loops.dot(q[i], k[j]) + bias[n, i, 0]
 
-            wanted, _, wanted_lse = loops.attend(q, k, v, lambda i, j, b=b: allowed(b, i, j), score)
-            assert_close(out[b, n], wanted)
-            assert_close(lse[b, n], wanted_lse)
+        wanted, _, wanted_lse = loops.attend(q, k, v, lambda i, j, b=b: allowed(b, i, j), score)
+        assert_close(out[b, n], wanted)
+        assert_close(lse[b, n], wanted_lse)
 
 
 @pytest.mark.law("L11", "spec", "ops")

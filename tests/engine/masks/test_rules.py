@@ -18,11 +18,6 @@ B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 11
 IDS = np.array([[0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 3, 3]])
 
 
-@pytest.fixture
-def arrays(rng):
-    return [jnp.asarray(rng.normal(size=shape)) for shape in ((B, N, T, D), (B, G, S, D), (B, G, S, V))]
-
-
 def same(i, j, ids):
     return ids[i] == ids[j]
 

@@ -7,7 +7,7 @@ import pytest
 
 from attendax import attention, explain, masks, spec
 from attendax.integers import SIDE
-from judges import TWINS, assert_gradients_of_dense
+from judges import TWINS, assert_gradients_of_dense, assert_leaves_close
 from native_calls import where_native_is
 
 pytestmark = pytest.mark.law("L4", "spec", "ops", "tiles")
@@ -47,11 +47,6 @@ WINDOWS = {
 }
 
 
-@pytest.fixture
-def arrays(rng):
-    return [jnp.asarray(rng.normal(size=shape)) for shape in ((B, N, T, D), (B, G, S, D), (B, G, S, V))]
-
-
 @TWINS
 @pytest.mark.parametrize("name", WINDOWS)
 def test_sides_for_texts_and_heads(twin, name, arrays):
@@ -60,8 +55,7 @@ def test_sides_for_texts_and_heads(twin, name, arrays):
     np.testing.assert_array_equal(np.broadcast_to(mask.to_dense(T, S, rank=4), right.shape), right)
     given = [np.asarray(x) for x in arrays]
     got, wanted = (twin.attention(*given, mask=x, return_lse=True) for x in (mask, right))
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert_leaves_close(got, wanted, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.law("L4", "tiles", "native")
@@ -86,13 +80,6 @@ def test_a_scan_over_local_and_global_layers_is_one_program(arrays):
     for left in lefts:
         wanted = wanted + attention(wanted, key, value[..., :D], mask=masks.window(left, 0, S - T))
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
-
-
-def test_vmap_over_sides(arrays):
-    lefts = jnp.array([0, 2, 5])
-    found = jax.vmap(lambda left: attention(*arrays, mask=masks.window(left, 1)))(lefts)
-    for one, left in zip(found, (0, 2, 5), strict=True):
-        np.testing.assert_allclose(one, attention(*arrays, mask=masks.window(left, 1)), rtol=1e-12)
 
 
 @pytest.mark.smoke

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import attention, masks, scores, spec
+from attendax import attention, masks, scores
 from attendax.kernels import backends, native
+from judges import as_floats, by_definition
 
 WHY_NOT = native.library().why_not
 needs_library = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -171,12 +172,6 @@ def cotangents(z, dtype=np.float64, seed=5):
     return dout.astype(dtype), dlse.astype(np.promote_types(dtype, np.float32))
 
 
-def as_floats(tree):
-    """The floating leaves of a tree, as NumPy in float64."""
-    leaves = (np.asarray(x) for x in jax.tree.leaves(tree) if x is not None)
-    return [x.astype(np.float64) for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)]
-
-
 def run(given, found, implementation="native", attend=attention, **options):
     """out, lse, and the gradients of query, key, value, bias and what a modifier holds, compiled."""
     leaves = {name: options.pop(name) for name in ("bias", "score_mod") if options.get(name) is not None}
@@ -195,13 +190,9 @@ def run(given, found, implementation="native", attend=attention, **options):
 
 
 def right(given, found, **options):
-    """Results by the specification, in float64."""
-    given, found = [np.asarray(x, np.float64) for x in given], [np.asarray(x, np.float64) for x in found]
-    results = spec.attention(*given, **options, return_lse=True)
-    dlse = np.where(np.isfinite(results[1]), found[1], 0)
-    grads = spec.attention_backward(found[0], *given, **options, grad_lse=dlse)
-    leaves = {"bias": grads.grad_bias, "score_mod": grads.grad_score_mod}
-    return results, (list(grads[:3]), leaves)
+    """Results and gradients by the specification, in float64."""
+    given, found = ([np.asarray(x, np.float64) for x in part] for part in (given, found))
+    return by_definition(given, *found, **options)
 
 
 def assert_near(got, wanted, tolerances, what):
@@ -215,11 +206,3 @@ def assert_near(got, wanted, tolerances, what):
         error = np.abs(x[finite] - y[finite]).max(initial=0.0)
         size = np.abs(y[finite]).max(initial=1.0)
         assert error <= tolerance * size, f"{what}, leaf {index}: off by {error:.3g}, largest {size:.3g}"
-
-
-def same_bits(got, wanted, what):
-    """Every leaf: the same bytes."""
-    for index, (x, y) in enumerate(zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)):
-        x, y = np.asarray(x), np.asarray(y)
-        assert x.shape == y.shape, f"{what}, leaf {index}: shape {x.shape}, expected {y.shape}"
-        assert x.tobytes() == y.tobytes(), f"{what}, leaf {index}: {(x != y).sum()} of {x.size} numbers differ"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attendax import attention, masks, scores, spec
+from judges import as_floats, dense_formula, times_as_far
 from native_calls import (
     BIASES,
     MASKS,
@@ -17,7 +18,6 @@ from native_calls import (
     SIZES,
     Sizes,
     arrays,
-    as_floats,
     assert_near,
     cotangents,
     needs_library,
@@ -90,12 +90,6 @@ def test_l8_errors_are_at_most_twice_those_of_the_plain_formula(sizes, dtype):
         assert np.abs(x - y).max() <= 2 * error + room, f"leaf {index}"
 
 
-def dense_formula(query, key, value):
-    table = jnp.asarray(query.shape[-1] ** -0.5, query.dtype) * query
-    table = jnp.matmul(table, key.swapaxes(-1, -2), precision="highest")
-    return jnp.matmul(jax.nn.softmax(table), value, precision="highest"), jax.nn.logsumexp(table, axis=-1)
-
-
 @pytest.mark.law("L8", "native")
 @pytest.mark.parametrize("kind", ["random", "equal columns"])
 @pytest.mark.parametrize("D", [16, 64, 128])
@@ -110,23 +104,19 @@ def test_l8_few_queries_are_as_near_as_in_the_dense_formula(D, kind):
     def with_gradients(attend):
         return jax.jit(lambda given, found: (lambda results, pull: (results, pull(found)))(*jax.vjp(attend, *given)))
 
+    def draws():
+        for draw in range(5):
+            rng = np.random.default_rng(draw)
+            query, key, value, dout = (rng.normal(size=(N, *size)) for size in ((T, D), (S, D), (S, V), (T, V)))
+            if kind != "random":
+                query, key = (np.broadcast_to(x[..., :1], x.shape) for x in (query / D**0.5, key))
+            given = [x.astype(np.float32) for x in (4 * query, key, value)]
+            found = dout.astype(np.float32), rng.normal(size=(N, T)).astype(np.float32)
+            yield (given, found), right(given, found)
+
     ours, dense = with_gradients(functools.partial(native, return_lse=True)), with_gradients(dense_formula)
-    ratios = []
-    for draw in range(5):
-        rng = np.random.default_rng(draw)
-        query, key, value, dout = (rng.normal(size=(N, *size)) for size in ((T, D), (S, D), (S, V), (T, V)))
-        if kind != "random":
-            query, key = (np.broadcast_to(x[..., :1], x.shape) for x in (query / D**0.5, key))
-        given = [x.astype(np.float32) for x in (4 * query, key, value)]
-        found = dout.astype(np.float32), rng.normal(size=(N, T)).astype(np.float32)
-        wanted = as_floats(right(given, found))
-        one, other = (
-            [np.sqrt(np.mean((x - y) ** 2)) for x, y in zip(as_floats(f(given, found)), wanted, strict=True)]
-            for f in (ours, dense)
-        )
-        ratios.append(np.divide(one, other))
-    medians = np.median(ratios, axis=0)
-    assert medians.max() <= 2, f"out, lse, dq, dk, dv: {medians.round(2)} times as far"
+    medians = times_as_far(ours, dense, draws())
+    assert medians.max() <= 2, f"out, lse, dq, dk, dv: {medians} times as far"
 
 
 @pytest.mark.law("L8", "native")
@@ -146,20 +136,22 @@ def test_l8_small_weights_keep_their_digits():
 @pytest.mark.parametrize("D", [4, 8])
 def test_l8_narrow_equal_columns_are_as_near_as_where_a_score_is_rounded_once(D):
     """At most twice the root mean square error, in the median of nine draws: XLA adds equal products in pairs."""
-    ratios = []
-    for draw in range(9):
-        rng = np.random.default_rng(draw)
-        query, key, value = (rng.normal(size=(6, *size)) for size in ((16, 1), (300, 1), (300, 3)))
-        given = [x.astype(np.float32) for x in (4 * query.repeat(D, -1) / D**0.5, key.repeat(D, -1), value)]
-        scaled = (given[0] * np.float32(D**-0.5)).astype(np.float64)
-        table = (scaled @ given[1].swapaxes(-1, -2)).astype(np.float32)
+
+    def rounded_once(query, key, value):
+        scaled = (query * np.float32(D**-0.5)).astype(np.float64)
+        table = (scaled @ key.swapaxes(-1, -2)).astype(np.float32)
         weights = np.exp((table - table.max(-1, keepdims=True)).astype(np.float64)).astype(np.float32)
         weights = weights / weights.sum(-1, keepdims=True, dtype=np.float64).astype(np.float32)
-        once = (weights.astype(np.float64) @ given[2]).astype(np.float32)
-        wanted = spec.attention(*as_floats(given))
-        one, other = (np.linalg.norm(x - wanted) for x in (native(*given), once))
-        ratios.append(one / other)
-    assert np.median(ratios) <= 2
+        return (weights.astype(np.float64) @ value).astype(np.float32)
+
+    def draws():
+        for draw in range(9):
+            rng = np.random.default_rng(draw)
+            query, key, value = (rng.normal(size=(6, *size)) for size in ((16, 1), (300, 1), (300, 3)))
+            given = [x.astype(np.float32) for x in (4 * query.repeat(D, -1) / D**0.5, key.repeat(D, -1), value)]
+            yield given, spec.attention(*as_floats(given))
+
+    assert times_as_far(native, rounded_once, draws()) <= 2
 
 
 @pytest.mark.law("L8", "native")
@@ -170,17 +162,16 @@ def test_l8_rows_of_two_weights_are_as_near_as_in_the_dense_formula(S):
     The weights are one of two numbers, so that one chain of them is rounded the same way at each key.
     """
     query, value = np.full((8, 16, 8), 30, np.float32), np.broadcast_to(np.eye(S, 8, dtype=np.float32), (8, S, 8))
-    ratios = []
-    for draw in range(5):
-        sign = np.sign(np.random.default_rng(draw).normal(size=(8, S, 1)))
-        given = query, (30 * sign * np.ones(8)).astype(np.float32), value
-        wanted = spec.attention(*as_floats(given), score_mod=scores.softcap(0.8))
-        one, other = (
-            attention(*given, score_mod=scores.softcap(0.8), implementation=name) - wanted
-            for name in ("native", "dense")
-        )
-        ratios.append(np.linalg.norm(one) / np.linalg.norm(other))
-    assert np.median(ratios) <= 2
+    attend = functools.partial(attention, score_mod=scores.softcap(0.8))
+
+    def draws():
+        for draw in range(5):
+            sign = np.sign(np.random.default_rng(draw).normal(size=(8, S, 1)))
+            given = query, (30 * sign * np.ones(8)).astype(np.float32), value
+            yield given, spec.attention(*as_floats(given), score_mod=scores.softcap(0.8))
+
+    ours, dense = (functools.partial(attend, implementation=name) for name in ("native", "dense"))
+    assert times_as_far(ours, dense, draws()) <= 2
 
 
 @pytest.mark.law("L8", "native")
@@ -191,11 +182,7 @@ def test_l8_the_bound_of_gradients(values, implementation):
     N, T, S, D, V = 32, 5, 300, 4, 32
     shape = {"one number a head": (N, 1, 1), "one value for all keys": (N, 1, V), "values": (N, S, V)}[values]
 
-    def plain(query, key, value):
-        table = jnp.matmul(query * np.float32(D**-0.5), key.swapaxes(-1, -2), precision="highest")
-        return jnp.matmul(jax.nn.softmax(table), value, precision="highest")
-
-    attend = functools.partial(attention, implementation=implementation)
+    attend, plain = functools.partial(attention, implementation=implementation), lambda *given: dense_formula(*given)[0]
     for draw in range(3):
         rng = np.random.default_rng(draw)
         value = np.broadcast_to(0.5 + rng.random(shape), (N, S, V))
@@ -236,11 +223,7 @@ def test_l8_equal_values_leave_no_gradient_of_scores(is_one, V):
 def test_l8_ones_of_a_long_row_leave_no_more_than_a_rounding():
     """Twice the plain formula's error plus eps |dout| |v|, where few weights of many are large."""
     N, T, S, D, V = 32, 5, 2000, 4, 64
-
-    def plain(query, key, value):
-        table = jnp.matmul(query * np.float32(D**-0.5), key.swapaxes(-1, -2), precision="highest")
-        return jnp.matmul(jax.nn.softmax(table), value, precision="highest")
-
+    plain = lambda *given: dense_formula(*given)[0]  # noqa: E731
     for draw in range(3):
         rng = np.random.default_rng([draw, V, S, T])
         query, key = 3 * rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D))

@@ -1,9 +1,10 @@
 """The border of the library: arrays that do not fit, numbers that mean nothing, memory that cannot be had."""
 
-import os
+import contextlib
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from attendax.kernels.native import program
 from attendax.kernels.operands import Results
 from native_calls import SHORT, Sizes, arrays, cotangents, needs_library, options
 from native_driver import CSRC, missing
+from processes import in_a_process
 
 pytestmark = pytest.mark.law("L14", "native")
 
@@ -39,23 +41,24 @@ def test_the_enums_of_python_are_those_of_the_source():
     assert {"WINDOW", "BLOCKS"} < set(enums["MaskKind"])
 
 
-class Recorder:
-    """Notes each call of the library, and lets it run."""
+@contextlib.contextmanager
+def recorded():
+    """The calls of the library: (target, types, arrays, numbers) each."""
+    calls, ffi_call = [], jax.ffi.ffi_call
 
-    def __init__(self, monkeypatch):
-        self.calls, self.ffi_call = [], jax.ffi.ffi_call
-        monkeypatch.setattr(jax.ffi, "ffi_call", self.record)
-
-    def record(self, target, types, **options):
+    def record(target, types, **options):
         def call(*arrays, **numbers):
-            found = self.ffi_call(target, types, **options)(*arrays, **numbers)
-            self.calls.append((target, types, [*arrays], numbers))
+            found = ffi_call(target, types, **options)(*arrays, **numbers)
+            calls.append((target, types, [*arrays], numbers))
             return found
 
         return call
 
+    with mock.patch.object(jax.ffi, "ffi_call", record):
+        yield calls
 
-def calls_of(monkeypatch, name):
+
+def calls_of(name):
     """The calls of a forward and its gradient, of a tangent and of a Hessian-vector product, with NumPy arrays."""
     given, found, chosen = arrays(SIZES, np.float32), cotangents(SIZES, np.float32), options(name, SIZES)
     if "bias" in chosen:
@@ -63,12 +66,11 @@ def calls_of(monkeypatch, name):
     if "score_mod" in chosen:
         chosen["score_mod"] = jax.tree.map(lambda x: x if x.dtype == np.int32 else np.float32(x), chosen["score_mod"])
     operands, plan = checked_call("attention", *given, **chosen)
-    with monkeypatch.context() as patch:
-        recorder = Recorder(patch)
+    with recorded() as calls:
         results = native.forward(operands, plan)
         wanted = [x.shape if jnp.issubdtype(x.dtype, jnp.floating) else None for x in operands.differentiable()]
         native.cotangent((found[0], found[1][..., None]), operands, Results(*results[:3]), plan, wanted)
-    return recorder.calls
+    return calls
 
 
 def changed(x):
@@ -97,8 +99,8 @@ def refused(target, types, arrays, numbers):
 @needs_library
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
-def test_l14_an_array_that_does_not_fit_is_refused_before_it_is_read(name, monkeypatch):
-    calls = calls_of(monkeypatch, name)
+def test_l14_an_array_that_does_not_fit_is_refused_before_it_is_read(name):
+    calls = calls_of(name)
     assert [target for target, *_ in calls] == ["attendax_forward", "attendax_backward"]
     accepted = []
     for target, types, given, numbers in calls:
@@ -120,16 +122,15 @@ def test_l14_an_array_that_does_not_fit_is_refused_before_it_is_read(name, monke
 
 @needs_library
 @pytest.mark.parametrize("target", ["attendax_tangent", "attendax_hvp"])
-def test_l14_directions_are_refused_as_well(target, monkeypatch):
+def test_l14_directions_are_refused_as_well(target):
     z = SHORT["a folded group"]
     given, moved, found = arrays(z, np.float32), arrays(z, np.float32, seed=1), cotangents(z, np.float32)
     operands, plan = checked_call("attention", *given)
-    with monkeypatch.context() as patch:
-        recorder = Recorder(patch)
+    with recorded() as calls:
         native.tangent(moved, operands, None, plan)
         grads = found[0], found[1][..., None]
         native.hvp(moved, grads, grads, operands, plan, [x.shape for x in given])
-    ((_, types, arguments, numbers),) = [call for call in recorder.calls if call[0] == target]
+    ((_, types, arguments, numbers),) = [call for call in calls if call[0] == target]
     assert not refused(target, types, arguments, numbers)
     for index in range(len(arguments)):
         for what, x in changed(np.asarray(arguments[index])):
@@ -137,13 +138,12 @@ def test_l14_directions_are_refused_as_well(target, monkeypatch):
 
 
 @needs_library
-def test_l14_blocks_that_do_not_reach_the_last_query_or_key_are_refused(monkeypatch):
+def test_l14_blocks_that_do_not_reach_the_last_query_or_key_are_refused():
     z = SIZES._replace(T=12, S=22)
     operands, plan = checked_call("attention", *arrays(z), mask=masks.blocks(np.ones((3, 4), bool), 5, 7))
-    with monkeypatch.context() as patch:
-        recorder = Recorder(patch)
+    with recorded() as calls:
         native.forward(operands, plan)
-    ((target, types, given, numbers),) = recorder.calls
+    ((target, types, given, numbers),) = calls
     *others, blocks = given
     assert blocks.shape[-2:] == (3, 4)
     for fewer in (blocks[..., :2, :], blocks[..., :3]):
@@ -154,9 +154,9 @@ def test_l14_blocks_that_do_not_reach_the_last_query_or_key_are_refused(monkeypa
 @pytest.mark.parametrize(
     ("place", "number"), [(0, -1), (0, 25), (2, -1), (8, 9), (8, -1), (8, 0), (15, 3)], ids=lambda n: str(n)
 )
-def test_l14_integers_that_mean_nothing_are_refused(place, number, monkeypatch):
+def test_l14_integers_that_mean_nothing_are_refused(place, number):
     """The counts of the program of a mask, the kind of a step, and how many arrays it has."""
-    (target, types, given, numbers), _ = calls_of(monkeypatch, "traced causal")
+    (target, types, given, numbers), _ = calls_of("traced causal")
     ints = np.array(numbers["ints"])
     assert ints[8] == program.WINDOW
     ints[place] = number
@@ -220,8 +220,4 @@ def test_l14_a_process_without_memory_gets_an_error_and_goes_on(tmp_path):
     (tmp_path / "memory.c").write_text(PRELOAD)
     library = tmp_path / "memory.so"
     subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "memory.c", "-o", library, "-ldl"], check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD], env=os.environ | {"LD_PRELOAD": str(library)}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "it goes on\n"), done.stderr[-3000:]
+    assert in_a_process(CHILD, LD_PRELOAD=str(library)) == ["it goes on"]

@@ -4,14 +4,13 @@ import functools
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import attention, explain, masks, scores
-from attendax.kernels.native import program
+from attendax import attention, masks, scores
+from judges import assert_same_bits
 from native_calls import Sizes, arrays, assert_near, cotangents, needs_library, right, run
-from test_native_rows import in_a_process
+from processes import in_a_process
 
 pytestmark = needs_library
 native = functools.partial(attention, implementation="native")
@@ -111,8 +110,7 @@ def test_l6_what_is_hidden_changes_no_bit(number):
     hidden = ~np.asarray(mask.to_dense(70, 200))[:, 0, 0]
     for x in given[1:]:
         x[np.broadcast_to(hidden[:, None], x.shape[:-1])] = number
-    for x, y in zip(jax.tree.leaves(run(given, found, mask=mask)), jax.tree.leaves(clean), strict=True):
-        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+    assert_same_bits(run(given, found, mask=mask), clean, "hidden")
 
 
 @pytest.mark.law("L5", "native")
@@ -175,65 +173,10 @@ def test_l4_positions_of_any_size():
         assert_near(got, wanted, 1e-12, f"slopes, offset {offset}")
 
 
-# What is refused (L14)
-
-
-def many_parts():
-    mask = masks.causal()
-    for n in range(30):
-        mask |= masks.window(n, 0)
-    return mask
-
-
-REFUSED = {
-    "a function of your own": {"mask": masks.from_function(lambda i, j: i != j)},
-    "a function of your own ": {"score_mod": scores.from_function(lambda s, positions: s / 2)},
-    "several softcaps": {"score_mod": scores.compose(scores.softcap(1.0), scores.softcap(2.0))},
-    "a mask with too many parts": {"mask": many_parts()},
-}
-
-
-@pytest.mark.law("L14", "native")
-@pytest.mark.parametrize("reason", REFUSED)
-def test_what_the_kernel_does_not_take_is_refused_by_name_and_computed_without(reason):
-    given = arrays(Sizes(1, 2, 2, 5, 9, 4, 4))
-    with pytest.raises(NotImplementedError, match=reason.strip()):
-        native(*given, **REFUSED[reason])
-    got, wanted = (attention(*given, **REFUSED[reason], implementation=im) for im in (None, "dense"))
-    assert_near(got, wanted, 1e-13, reason)
-
-
-@pytest.mark.law("L14", "native")
-@pytest.mark.parametrize(
-    ("reason", "change"),
-    [
-        ("a float64 bias", lambda x: {"bias": np.zeros((5, 9), np.float64)}),
-        ("a width above", lambda x: {}),
-        ("leading axes", lambda x: {}),
-    ],
-)
-def test_shapes_and_dtypes_that_are_refused(reason, change):
-    given = arrays(Sizes(1, 2, 2, 5, 9, 4097 if "width" in reason else 4, 4), np.float32)
-    if "leading" in reason:
-        given = [x.reshape(*(1,) * program.MOST_LEAD, *x.shape) for x in given]
-    with pytest.raises(NotImplementedError, match=reason):
-        native(*given, **change(given))
-    assert np.isfinite(np.asarray(attention(*given, **change(given)))).all()
-
-
-@pytest.mark.smoke
-@pytest.mark.law("L16", "native")
-def test_explain_says_native():
-    given = [jnp.asarray(x) for x in arrays(Sizes(1, 2, 2, 5, 9, 4, 4), np.float32)]
-    assert "native" in str(explain(*given))
-
-
 # The environment
 
 
 LIBRARY = """
-import sys
-sys.path.insert(0, "tests/engine/native")
 import jax
 jax.config.update("jax_enable_x64", True)
 import numpy as np
@@ -252,7 +195,8 @@ except NotImplementedError as error:
 NUMBERS = (
     LIBRARY
     + """
-from native_calls import SIZES, Sizes, arrays, assert_near, cotangents, options, right, run, same_bits
+from native_calls import SIZES, Sizes, arrays, assert_near, cotangents, options, right, run
+from judges import assert_same_bits
 for z in (SIZES["one more"], SIZES["a folded group"], SIZES["two chunks of keys"]):
     for name in ("causal", "segments or causal", "composed", "everything"):
         given, found, chosen = arrays(z), cotangents(z), options(name, z)
@@ -262,9 +206,9 @@ calls = ("no whole vectors", "plain"), ("folded", "all"), ("groups", "table"), (
 for sizes, option in calls:
     call = Part(SIZES[sizes]._replace(B=2), option)
     whole = call.take()
-    same_bits(call.take(b=slice(1, 2)), [x[1:] for x in whole], "one batch entry alone")
+    assert_same_bits(call.take(b=slice(1, 2)), [x[1:] for x in whole], "one batch entry alone")
     for a, b in ((0, 1), (10, 30)):
-        same_bits(call.take(t=slice(a, b))[:3], [x[:, :, a:b] for x in whole[:3]], "queries")
+        assert_same_bits(call.take(t=slice(a, b))[:3], [x[:, :, a:b] for x in whole[:3]], "queries")
 print("ok")
 """
 )

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from attendax import attention, masks
-from native_calls import MASKS, SHORT, Sizes, arrays, as_floats, cotangents, generator, needs_library, options
+from judges import as_floats, assert_leaves_close, times_as_far
+from native_calls import MASKS, SHORT, Sizes, arrays, cotangents, generator, needs_library, options
 
 pytestmark = [needs_library, pytest.mark.law("L12", "native")]
 
@@ -143,8 +144,7 @@ def test_l8_what_is_common_to_all_keys_leaves_no_rounding():
     natively = program("native")
     exact = as_floats(natively(given, moved, found))
     moved[1] += 1e3 * np.ones_like(moved[1])  # to the tangents of scores it adds one number a row
-    for x, y in zip(as_floats(natively(given, moved, found))[::4], exact[::4], strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=1e-10)
+    assert_leaves_close(as_floats(natively(given, moved, found))[::4], exact[::4], rtol=0, atol=1e-10)
 
 
 def _all_as_first(*arrays):
@@ -169,19 +169,16 @@ def test_l8_tangents_are_as_near_as_in_the_dense_formula(kind):
     """
     count = 2 if kind == "equal tangents" else 4
     z = Sizes(2, 4, 4, 16, 96, 64, 64)
-    programs = [program(name) for name in ("native", "dense")]
-    ratios = []
-    for draw in range(5):
-        numbers = arrays(z, np.float32, draw), arrays(z, np.float32, draw + 9), cotangents(z, np.float32)
-        HARD[kind](*numbers)
-        wanted = as_floats(programs[1](*([x.astype(np.float64) for x in part] for part in numbers)))[:count]
-        one, other = (
-            [np.linalg.norm(x - y) for x, y in zip(as_floats(each(*numbers))[:count], wanted, strict=True)]
-            for each in programs
-        )
-        ratios.append(np.divide(one, other))
-    medians = np.median(ratios, axis=0)
-    assert medians.max() <= 2, f"out, lse, dq, dk: {medians.round(2)} times as far"
+    ours, dense = (program(name) for name in ("native", "dense"))
+
+    def draws():
+        for draw in range(5):
+            numbers = arrays(z, np.float32, draw), arrays(z, np.float32, draw + 9), cotangents(z, np.float32)
+            HARD[kind](*numbers)
+            yield numbers, dense(*([x.astype(np.float64) for x in part] for part in numbers))
+
+    medians = times_as_far(ours, dense, draws())[:count]
+    assert medians.max() <= 2, f"out, lse, dq, dk: {medians} times as far"
 
 
 @pytest.mark.law("L8", "native")

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from attendax import attention, checks, integers, masks, scores
-from native_calls import OPTIONS, SHORT, SIZES, Sizes, arrays, as_floats, assert_near, cotangents, options, right
+from judges import as_floats
+from native_calls import OPTIONS, SHORT, SIZES, Sizes, arrays, assert_near, cotangents, options, right
 from native_driver import CSRC, Driver, built, missing
 
 pytestmark = pytest.mark.slow

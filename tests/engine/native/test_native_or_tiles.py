@@ -50,31 +50,34 @@ def test_each_reason_has_a_row_and_each_row_is_a_reason():
 MANY = masks.causal()
 for _ in range(5):
     MANY = MANY | ~MANY  # more than twice as many steps
-CALLS = {  # calls on one device, and their row
-    "a function of your own": {"score_mod": scores.from_function(lambda s, at: 2 * s)},
-    "a float64 bias with narrower queries": {"bias": np.zeros((4, 5))},
-    "several softcaps, or more than 6 modifiers": {"score_mod": scores.compose(*[scores.softcap(2.0)] * 2)},
-    "a mask with too many parts": {"mask": MANY},
+QUERY, KEY = np.ones((1, 2, 4, 8), np.float32), np.ones((1, 2, 5, 8), np.float32)
+CALLS = {  # calls on one device, by their row, or by the reason that the row describes
+    "a function of your own": (QUERY, {"score_mod": scores.from_function(lambda s, at: 2 * s)}),
+    "a function of your own ": (np.ones((1, 2, 9, 8), np.float32), {"mask": masks.from_function(lambda i, j: i != j)}),
+    "a float64 bias with narrower queries": (QUERY, {"bias": np.zeros((4, 5))}),
+    "several softcaps, or more than 6 modifiers": (QUERY, {"score_mod": scores.compose(*[scores.softcap(2.0)] * 2)}),
+    "a mask with too many parts": (QUERY, {"mask": MANY}),
+    "more than 12 leading axes": (QUERY.reshape(*[1] * 13, 2, 4, 8), {}),
+    "a width above 4096": (np.ones((1, 1, 4, 4097), np.float32), {}),
 }
 
 
 @pytest.mark.smoke
+@pytest.mark.law("L14", "native")
 @pytest.mark.law("L16", "native")
 @pytest.mark.skipif(not native.library().isa, reason=native.status())
 @pytest.mark.parametrize("reason", CALLS)
-def test_explain_says_it(reason):
-    assert reason in ROWS
-    query, key = np.zeros((1, 2, 4, 8), np.float32), np.zeros((1, 2, 5, 8), np.float32)
-    explained = explain(query, key, key, **CALLS[reason])
+def test_a_call_that_the_kernel_does_not_take(reason):
+    """By name it is refused; else it runs in tiles, as ``explain`` says, and the page has its row."""
+    query, options = CALLS[reason]
+    key, reason = KEY if query is QUERY else query, reason.strip()
+    explained = explain(query, key, key, **options)
     assert (explained.implementation, explained.impossible["native"]) == ("blockwise", reason)
-
-
-@pytest.mark.skipif(not native.library().isa, reason=native.status())
-def test_sizes_that_are_rows():
-    query = np.zeros((*[1] * 13, 1, 4, 8), np.float32)
-    assert explain(query, query, query).impossible["native"] == "more than 12 leading axes"
-    query = np.zeros((1, 1, 4, 4097), np.float32)
-    assert explain(query, query, query).impossible["native"] == "a width above 4096"
+    assert any(re.fullmatch(pattern, reason) and re.fullmatch(pattern, row) for pattern in reasons() for row in ROWS)
+    with pytest.raises(NotImplementedError, match=reason):
+        attention(query, key, key, implementation="native", **options)
+    by_definition = attention(query, key, key, implementation="dense", **options)
+    np.testing.assert_allclose(attention(query, key, key, **options), by_definition, rtol=1e-5)
 
 
 def test_the_sizes_on_the_page_are_those_of_the_source():

@@ -1,9 +1,6 @@
 """L15 on the native path: a row is the same bits whatever else is in the call, whoever computes it."""
 
 import functools
-import os
-import subprocess
-import sys
 import threading
 
 import jax
@@ -11,7 +8,8 @@ import numpy as np
 import pytest
 
 from attendax import attention, masks, scores
-from native_calls import DROPOUT, Sizes, arrays, cotangents, needs_library, same_bits
+from judges import assert_same_bits
+from native_calls import DROPOUT, Sizes, arrays, cotangents, needs_library
 
 pytestmark = [needs_library, pytest.mark.law("L15", "native")]
 native = functools.partial(attention, implementation="native", return_lse=True)
@@ -79,10 +77,10 @@ def test_a_text_does_not_depend_on_the_batch(sizes, option):
     call = Part(SIZES[sizes], option)
     whole = call.take()
     one = slice(0, 1) if option == "dropout" else slice(1, 2)
-    same_bits(call.take(b=one), [x[one] for x in whole], "one batch entry alone")
+    assert_same_bits(call.take(b=one), [x[one] for x in whole], "one batch entry alone")
     if option != "dropout":
         order = np.arange(SIZES[sizes].B)[::-1]
-        same_bits([x[order] for x in call.take(b=order)], whole, "another order")
+        assert_same_bits([x[order] for x in call.take(b=order)], whole, "another order")
 
 
 @pytest.mark.sample(5)
@@ -94,7 +92,7 @@ def test_a_head_does_not_depend_on_other_heads(sizes, option):
     whole = call.take()
     got = call.take(g=slice(0, 1))
     for k, (x, y) in enumerate(zip(got, whole, strict=True)):
-        same_bits(x, y[:, : 1 if k in (3, 4) else repeat], f"result {k} of one group alone")
+        assert_same_bits(x, y[:, : 1 if k in (3, 4) else repeat], f"result {k} of one group alone")
 
 
 def test_query_heads_of_one_group_do_not_depend_on_each_other():
@@ -106,8 +104,8 @@ def test_query_heads_of_one_group_do_not_depend_on_each_other():
         out, lse, dquery, *_ = call.take()
         alone, its_lse, its_dquery, *_ = native_of_one_head(call)
         for x, y in ((out, alone), (lse, its_lse), (dquery, its_dquery)):
-            same_bits(x[:, 3:], x[:, :1], f"T {T}, two heads")
-            same_bits(x[:, :1], y, f"T {T}, one head alone")
+            assert_same_bits(x[:, 3:], x[:, :1], f"T {T}, two heads")
+            assert_same_bits(x[:, :1], y, f"T {T}, one head alone")
 
 
 def native_of_one_head(call):
@@ -130,7 +128,7 @@ def test_a_row_does_not_depend_on_other_queries_nor_on_keys_behind(sizes, option
     for k, (a, b) in enumerate(sorted(chunks(call.z.T))):
         wanted = [x[:, :, a:b] for x in whole]
         s = slice(0, call.z.S if k % 2 else b + call.behind)
-        same_bits(call.take(t=slice(a, b), s=s)[:3], wanted, f"queries {a} to {b} beside keys to {s.stop}")
+        assert_same_bits(call.take(t=slice(a, b), s=s)[:3], wanted, f"queries {a} to {b} beside keys to {s.stop}")
 
 
 @pytest.mark.sample(6)
@@ -143,12 +141,12 @@ def test_keys_behind_a_length_or_outside_a_window_do_not_exist(sizes, option):
     dense = np.broadcast_to(np.arange(call.z.S) < half, (T, call.z.S))
     wanted = call.take(s=slice(0, half), mask=masks.window(None, None))
     got = call.take(mask=length)
-    same_bits([*got[:3], *(x[:, :, :half] for x in got[3:])], wanted, "a length")
-    same_bits(call.take(mask=dense)[:3], wanted[:3], "a dense mask")
+    assert_same_bits([*got[:3], *(x[:, :, :half] for x in got[3:])], wanted, "a length")
+    assert_same_bits(call.take(mask=dense)[:3], wanted[:3], "a dense mask")
     window = masks.window(7, None) & masks.causal(10)
     if option != "dropout":
         seen = call.take(t=slice(T - 1, T), mask=masks.window(7, 10, T - 1))[:3]
-        same_bits(seen, [x[:, :, -1:] for x in call.take(mask=window)[:3]], "the last row of a window")
+        assert_same_bits(seen, [x[:, :, -1:] for x in call.take(mask=window)[:3]], "the last row of a window")
 
 
 def test_few_wide_rows_do_not_depend_on_other_rows():
@@ -157,7 +155,7 @@ def test_few_wide_rows_do_not_depend_on_other_rows():
     mask = masks.window(None, None)
     whole = call.take(mask=mask)[:2]
     for a, b in ((0, 1), (5, 8)):
-        same_bits(call.take(t=slice(a, b), mask=mask)[:2], [x[:, :, a:b] for x in whole], f"queries {a} to {b}")
+        assert_same_bits(call.take(t=slice(a, b), mask=mask)[:2], [x[:, :, a:b] for x in whole], f"queries {a} to {b}")
 
 
 def test_a_row_of_a_wide_window_does_not_depend_on_other_rows():
@@ -167,7 +165,7 @@ def test_a_row_of_a_wide_window_does_not_depend_on_other_rows():
     alone = jax.jit(lambda query, t: native(query, key, value, mask=masks.window(150, 10, t)))
     for t in (200, 383, 511, *range(300, 700, 19)):
         got = alone(query[:, :, t : t + 1], t)
-        same_bits(got, (out[:, :, t : t + 1], lse[:, :, t : t + 1]), f"query {t}")
+        assert_same_bits(got, (out[:, :, t : t + 1], lse[:, :, t : t + 1]), f"query {t}")
 
 
 @pytest.mark.sample(3)
@@ -176,7 +174,7 @@ def test_a_row_of_a_wide_window_does_not_depend_on_other_rows():
 def test_eager_jit_vmap_and_leading_axes_are_the_same_bits(sizes, option):
     call = Part(SIZES[sizes], option)
     wanted = call.take()
-    same_bits(jax.jit(call.take)(), wanted, "jit, operands constant")
+    assert_same_bits(jax.jit(call.take)(), wanted, "jit, operands constant")
     z, s = call.z, slice(None)
     chosen = call.options(s, slice(0, z.N), slice(0, z.T), s)
     bias = chosen.pop("bias", None)
@@ -188,11 +186,11 @@ def test_eager_jit_vmap_and_leading_axes_are_the_same_bits(sizes, option):
         return *results, *pull_back((dout, dlse))
 
     given = call.query, call.key, call.value, call.dout, call.dlse, *extra
-    same_bits(jax.jit(pulled)(*given), wanted, "jit")
-    same_bits(jax.vmap(pulled)(*given), wanted, "vmap over the batch")
+    assert_same_bits(jax.jit(pulled)(*given), wanted, "jit")
+    assert_same_bits(jax.vmap(pulled)(*given), wanted, "vmap over the batch")
     inner = [x[:, None] for x in given]
-    same_bits([x[:, 0] for x in jax.vmap(pulled)(*inner)], wanted, "vmap and a leading axis")
-    same_bits([x[0] for x in pulled(*(x[None] for x in given))], wanted, "one more leading axis")
+    assert_same_bits([x[:, 0] for x in jax.vmap(pulled)(*inner)], wanted, "vmap and a leading axis")
+    assert_same_bits([x[0] for x in pulled(*(x[None] for x in given))], wanted, "one more leading axis")
 
 
 def test_other_queries_that_are_not_finite_do_not_matter():
@@ -205,7 +203,7 @@ def test_other_queries_that_are_not_finite_do_not_matter():
     for x, y in zip(spoiled[:3], clean[:3], strict=True):
         kept = ~np.isnan(np.asarray(x, np.float32)).reshape(*x.shape[:3], -1).any(-1)
         assert kept.sum() == kept.size - 1
-        same_bits(np.asarray(x)[kept], np.asarray(y)[kept], "rows that see nothing of it")
+        assert_same_bits(np.asarray(x)[kept], np.asarray(y)[kept], "rows that see nothing of it")
 
 
 # Threads and devices
@@ -225,7 +223,7 @@ def test_the_same_bits_run_after_run(shared):
 
     wanted = pulled(given, bias)
     for _ in range(30):
-        same_bits(pulled(given, bias), wanted, "once more")
+        assert_same_bits(pulled(given, bias), wanted, "once more")
 
 
 def test_sixty_four_threads_call_at_once():
@@ -241,7 +239,7 @@ def test_sixty_four_threads_call_at_once():
         for n in range(4):
             call = (k + n) % len(calls)
             try:
-                same_bits(calls[call].take(), wanted[call], f"thread {k}")
+                assert_same_bits(calls[call].take(), wanted[call], f"thread {k}")
             except BaseException as error:
                 failures.append(error)
 
@@ -252,14 +250,6 @@ def test_sixty_four_threads_call_at_once():
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads), "a deadlock"
     assert not failures, failures[0]
-
-
-def in_a_process(code, **environment):
-    """The lines that a Python program prints."""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 7])
@@ -276,9 +266,9 @@ def test_a_sink_is_merged_in_every_program_alike(length, rng):
         return *results, *pull((dout, dlse))
 
     whole = [np.asarray(x) for x in jax.jit(run)(query, dout, dlse, 0)]
-    same_bits(run(query, dout, dlse, 0), whole, "eager")
+    assert_same_bits(run(query, dout, dlse, 0), whole, "eager")
     compiled = jax.jit(run)
     for at in range(0, 60 - length, length):
         rows = slice(at, at + length)
         found = compiled(query[:, :, rows], dout[:, :, rows], dlse[:, :, rows], at)
-        same_bits(found, [x[:, :, rows] for x in whole], f"{length} rows from {at}")
+        assert_same_bits(found, [x[:, :, rows] for x in whole], f"{length} rows from {at}")

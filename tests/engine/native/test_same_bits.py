@@ -12,8 +12,9 @@ from attendax import encoders, masks, ops
 from attendax.kernels.numerics import repeated, row_sums
 from attendax.ops import projections
 from attendax.ops.projections import library_takes, project
-from native_calls import needs_library, same_bits
-from test_native_rows import in_a_process
+from judges import assert_same_bits
+from native_calls import needs_library
+from processes import in_a_process
 
 pytestmark = [needs_library, pytest.mark.law("L15", "native")]
 
@@ -66,16 +67,16 @@ def test_a_product_does_not_depend_on_the_tokens_beside_it(name, dtype):
             (0, 1), (17, 1), (ROWS - 1, 1), (5, 2), (9, 3), (1, 4), (50, 7), (95, 13), (11, 200), (100, 16), (100, 17),
             (7, 32), (70, 63), (5, 700),
         ):  # fmt: skip
-            same_bits([run(x[start : start + rows])], [whole[start : start + rows]], f"{rows} from {start}")
+            assert_same_bits(run(x[start : start + rows]), whole[start : start + rows], f"{rows} from {start}")
         in_batches = np.asarray(run(x.reshape(10, ROWS // 10, -1)))
-        same_bits([in_batches.reshape(ROWS, -1)], [whole], "in a batch")
-        same_bits([jax.vmap(run)(x.reshape(10, ROWS // 10, -1)).reshape(ROWS, -1)], [whole], "under vmap")
+        assert_same_bits(in_batches.reshape(ROWS, -1), whole, "in a batch")
+        assert_same_bits(jax.vmap(run)(x.reshape(10, ROWS // 10, -1)).reshape(ROWS, -1), whole, "under vmap")
 
 
 @pytest.mark.smoke
 def test_eager_is_as_under_jit():
     x, W = drawn(2, 9, 300), drawn(300, 40)
-    same_bits([project(x, W)], [jax.jit(project)(x, W)], "eager")
+    assert_same_bits(project(x, W), jax.jit(project)(x, W), "eager")
     assert "attendax_project" in jax.jit(project).lower(x, W).as_text()
 
 
@@ -92,8 +93,7 @@ def test_what_the_library_does_not_take_is_computed_by_xla():
 
 
 CORES = """
-import os, sys
-sys.path.insert(0, "tests/engine/native")
+import os
 if "ONE_CORE" in os.environ:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import hashlib
@@ -120,8 +120,6 @@ def test_one_core_and_all_cores_are_the_same_bits():
 
 
 DEVICES = """
-import sys
-sys.path.insert(0, "tests/engine/native")
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -130,7 +128,7 @@ x, W = here.drawn(8, 30, 40), here.drawn(40, 50)
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
 over = jax.shard_map(here.project, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))
 assert "attendax_project" in jax.jit(over).lower(x, W).as_text()
-here.same_bits([jax.jit(over)(x, W)], [jax.jit(here.project)(x, W)], "shard_map")
+here.assert_same_bits(jax.jit(over)(x, W), jax.jit(here.project)(x, W), "shard_map")
 divided = jax.device_put(x, NamedSharding(mesh, P("x")))
 found = jax.jit(here.project)(divided, W)
 np.testing.assert_allclose(found, jax.jit(here.project)(x, W), rtol=1e-5, atol=1e-4)
@@ -197,18 +195,18 @@ def test_a_row_of_a_layer_does_not_depend_on_the_batch_nor_on_what_follows():
     x = tokens(5, 70)
     whole = np.asarray(layer(x))
     for text in (0, 3):
-        same_bits([layer(x[text : text + 1])], [whole[text : text + 1]], f"text {text} alone")
+        assert_same_bits(layer(x[text : text + 1]), whole[text : text + 1], f"text {text} alone")
     for length in (1, 2, 17, 33, 69):
-        same_bits([layer(x[:, :length])], [whole[:, :length]], f"{length} tokens")
-        same_bits([layer(x[:1, :length])], [whole[:1, :length]], f"{length} tokens of one text")
+        assert_same_bits(layer(x[:, :length]), whole[:, :length], f"{length} tokens")
+        assert_same_bits(layer(x[:1, :length]), whole[:1, :length], f"{length} tokens of one text")
 
 
 def test_a_query_of_multi_head_attention_does_not_depend_on_the_others():
     x = tokens(3, 70)
     whole = np.asarray(attended(x, x, 0))
     for a, b in ((0, 1), (10, 12), (30, 63), (69, 70)):
-        same_bits([attended(x[:, a:b], x, a)], [whole[:, a:b]], f"queries {a} to {b}")
-        same_bits([attended(x[:1, a:b], x[:1], a)], [whole[:1, a:b]], f"queries {a} to {b} of one text")
+        assert_same_bits(attended(x[:, a:b], x, a), whole[:, a:b], f"queries {a} to {b}")
+        assert_same_bits(attended(x[:1, a:b], x[:1], a), whole[:1, a:b], f"queries {a} to {b} of one text")
 
 
 def test_a_text_of_an_encoder_does_not_depend_on_the_batch_nor_on_padding():
@@ -218,7 +216,7 @@ def test_a_text_of_an_encoder_does_not_depend_on_the_batch_nor_on_padding():
     whole = np.asarray(encoded(x, real))
     for text, length in enumerate(lengths):
         alone = encoded(x[text : text + 1, :length], real[text : text + 1, :length])
-        same_bits([alone], [whole[text : text + 1, :length]], f"text {text} alone")
+        assert_same_bits(alone, whole[text : text + 1, :length], f"text {text} alone")
 
 
 def test_the_gradient_of_a_token_does_not_depend_on_the_batch():
@@ -228,7 +226,7 @@ def test_the_gradient_of_a_token_does_not_depend_on_the_batch():
     whole = np.asarray(pulled(x, cotangent))
     for text in range(4):
         part = slice(text, text + 1)
-        same_bits([pulled(x[part], cotangent[part])], [whole[part]], f"text {text} alone")
+        assert_same_bits(pulled(x[part], cotangent[part]), whole[part], f"text {text} alone")
 
 
 def test_without_the_library_bits_do_depend_on_the_other_tokens(monkeypatch):
@@ -250,7 +248,7 @@ def test_sums_of_rows(size):
         whole = np.asarray(run(*given))
         np.testing.assert_allclose(whole, given[-1].astype("f8").sum(1, keepdims=True), atol=1e-5 * size**0.5)
         for rows in (1, 2, 5, 13):
-            same_bits([run(*(y[3 : 3 + rows] for y in given))], [whole[3 : 3 + rows]], f"{rows} rows")
+            assert_same_bits(run(*(y[3 : 3 + rows] for y in given)), whole[3 : 3 + rows], f"{rows} rows")
     np.testing.assert_array_equal(sums(x[:6].reshape(2, 3, size)).reshape(6, 1), sums(x)[:6])
     np.testing.assert_array_equal(jax.grad(lambda x: row_sums(x).sum())(x), np.ones_like(x))
     np.testing.assert_allclose(row_sums(x.T, 0), x.sum(1)[None], atol=1e-5 * size**0.5)

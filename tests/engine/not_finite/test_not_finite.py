@@ -11,6 +11,7 @@ import pytest
 
 import attendax
 from attendax import masks, scores, spec
+from judges import assert_leaves_close
 
 N, T, S, D = 1, 3, 4, 2
 FORBIDS = np.zeros((1, 1, S), np.float32)
@@ -114,8 +115,7 @@ def test_infinity_is_a_parameter_like_any_other(closed_over):
 
     for f in (jax.grad, jax.jacfwd):
         got, wanted = (f(g, (0, 1, 2, 3))(query, key, value, caps) for g in (loss, plain))
-        for one, other in zip(got, wanted, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
+        assert_leaves_close(got, wanted, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -160,8 +160,7 @@ def test_a_visible_nan_whose_weight_is_dropped_spreads_as_in_the_specification(i
 
     np.testing.assert_allclose(jax.jit(f)(query, key, value), spec.attention(query, key, value, **options), atol=1e-12)
     wanted = spec.attention_backward(np.ones(value.shape), query, key, value, **options)[:3]
-    for got, right in zip(jax.jit(jax.grad(lambda *a: f(*a).sum(), (0, 1, 2)))(query, key, value), wanted, strict=True):
-        np.testing.assert_allclose(got, right, atol=1e-12)
+    assert_leaves_close(jax.jit(jax.grad(lambda *a: f(*a).sum(), (0, 1, 2)))(query, key, value), wanted, atol=1e-12)
     moved = jax.jit(lambda *a: jax.jvp(f, a, a)[1])(query, key, value)
     assert np.isnan(moved).all(-1).tolist() == np.isnan(moved).any(-1).tolist() == [[[i >= 4 for i in range(6)]] * 2]
 

@@ -43,22 +43,13 @@ def errors(got, wanted):
 
 
 @pytest.mark.law("L8", "tiles")
-def test_l8_the_gradient_of_one_head_in_tiles(rng):
-    """The gradients of query and key were off by a factor, 0.6 to 4, where scores were beyond 64 (jaxlib 0.10.2)."""
-    assert_gradients_are_as_near_as_plain_ones(300, 16.0, 3, True, rng)
-
-
-@pytest.mark.law("L8", "tiles")
-@pytest.mark.slow
-@pytest.mark.parametrize("compiled", [True, False], ids=["jit", "eager"])
-@pytest.mark.parametrize("rank", [2, 3])
-@pytest.mark.parametrize("size", [16.0, 64.0, 200.0])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("T", [300, 512, 600, 700, 1024])
-def test_l8_the_gradient_of_one_head_in_tiles_of_every_kind(T, size, rank, compiled, rng):
-    assert_gradients_are_as_near_as_plain_ones(T, size, rank, compiled, rng)
-
-
-def assert_gradients_are_as_near_as_plain_ones(T, size, rank, compiled, rng):
+@pytest.mark.parametrize("size", [16.0, 64.0, 200.0])
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("compiled", [True, False], ids=["jit", "eager"])
+def test_l8_the_gradient_of_one_head_in_tiles(T, size, rank, compiled, rng):
+    """The gradients of query and key were off by a factor, 0.6 to 4, where scores were beyond 64 (jaxlib 0.10.2)."""
     shape = (T, WIDTH) if rank == 2 else (1, T, WIDTH)
     arrays = normal(rng, *shape, size=size), normal(rng, *shape), normal(rng, *shape)
     dout = normal(rng, *shape)

@@ -14,7 +14,7 @@ import numpy as np
 import attendax
 from attendax import ops, spec
 from attendax.conformance import assert_refuses
-from attendax.params import EncoderBlockParams, MultiHeadParams, SingleHeadParams
+from attendax.params import EncoderBlockParams, MultiHeadParams
 
 TWINS = {"spec": spec, "ops": ops, "attendax": attendax}
 
@@ -203,67 +203,30 @@ def _stack(twin, name, *, x, **given):
     return getattr(TWINS[twin], name)(*gradient, x, blocks, **options, **given)
 
 
-def _method(make, inputs):
-    """A call of a method: ``make(twin)`` gives the layer of a twin and, for ``ops``, its weights."""
-
-    def run(twin, name, **given):
-        layer, params = make(twin)
-        if not name.endswith(".backward"):
-            weights = {"params": params[0]} if params else {}
-            return layer.forward(**weights, **given)
-        grad_output = given.pop("grad_output")
-        arrays = inputs() if twin == "spec" else [jnp.asarray(array) for array in inputs()]
-        if twin == "ops":
-            return layer.backward(grad_output, *arrays, *params, **given)
-        layer.forward(*arrays, **given)
-        return layer.backward(grad_output)
-
-    return run
+METHODS = {  # of a class: its sizes, and the arrays of its forward
+    "MultiHeadAttention": ((22, 2), "B T M", "B S M", "B S M"),
+    "TransformerEncoderBlock": ((22, 2, 17), "B T M"),
+    "Attention": ((22,), "B T M"),
+    "ScaledDotProductAttention": ((), "B T D", "B S D", "B S V"),
+}
 
 
-def _layer(make_spec, make_ops, own_params):
-    def make(twin):
-        layer = make_spec()
-        if twin == "spec":
-            return layer, ()
-        return make_ops(), tuple(jax.tree.map(jnp.asarray, params) for params in own_params(layer))
-
-    return make
-
-
-def _inputs(*shapes):
+def _method(twin, name, **given):
+    """A method of a layer, which in ``ops`` takes the weights."""
+    kind, _, method = name.partition(".")
+    sizes, *shapes = METHODS[kind]
+    own = getattr(spec, kind)(*sizes, rng=0)
+    weights = [own.params] if twin == "ops" and hasattr(own, "params") else []
+    layer = own if twin == "spec" else getattr(ops, kind)(*sizes)
+    if method == "forward":
+        return layer.forward(**dict(zip(["params"], weights, strict=False)), **given)
     rng = np.random.default_rng(8)
-    return lambda: [rng.standard_normal([SIZES[axis] for axis in shape.split()]) for shape in shapes]
+    arrays = [rng.standard_normal([SIZES[axis] for axis in shape.split()]) for shape in shapes]
+    if twin == "spec":
+        layer.forward(*arrays)
+        return layer.backward(**given)
+    return layer.backward(given["grad_output"], *jax.tree.map(jnp.asarray, (*arrays, *weights)))
 
-
-_MULTI_HEAD = _method(
-    _layer(
-        lambda: spec.MultiHeadAttention(22, 2, rng=0),
-        lambda: ops.MultiHeadAttention(22, 2),
-        lambda own: [own.params],
-    ),
-    _inputs("B T M", "B S M", "B S M"),
-)
-_ENCODER = _method(
-    _layer(
-        lambda: spec.TransformerEncoderBlock(22, 2, 17, rng=0),
-        lambda: ops.TransformerEncoderBlock(22, 2, 17),
-        lambda own: [own.params],
-    ),
-    _inputs("B T M"),
-)
-_SINGLE = _method(
-    _layer(
-        lambda: spec.Attention(22, rng=0),
-        lambda: ops.Attention(22),
-        lambda own: [SingleHeadParams(**own.get_params())],
-    ),
-    _inputs("B T M"),
-)
-_SCALED = _method(
-    _layer(spec.ScaledDotProductAttention, ops.ScaledDotProductAttention, lambda own: []),
-    _inputs("B T D", "B S D", "B S V"),
-)
 
 CALLS = {
     "multi_head_attention": _multi_head_attention,
@@ -272,14 +235,7 @@ CALLS = {
     "encoder_block_backward": _encoder_block,
     "stack_encoder_blocks": _stack,
     "stack_encoder_blocks_backward": _stack,
-    "MultiHeadAttention.forward": _MULTI_HEAD,
-    "MultiHeadAttention.backward": _MULTI_HEAD,
-    "TransformerEncoderBlock.forward": _ENCODER,
-    "TransformerEncoderBlock.backward": _ENCODER,
-    "Attention.forward": _SINGLE,
-    "Attention.backward": _SINGLE,
-    "ScaledDotProductAttention.forward": _SCALED,
-    "ScaledDotProductAttention.backward": _SCALED,
+    **{f"{kind}.{method}": _method for kind in METHODS for method in ("forward", "backward")},
 }
 
 

@@ -180,34 +180,27 @@ def test_four_heads_over_three_are_no_matter_of_axes(T, S):
         assert len(message) == 4  # and the table
 
 
+def check_of_one(name, wrong, code):
+    """In place of one array of the call."""
+    rest = {other: x for other, x in CALL.items() if other != name}
+    for attend in (spec.attention, attendax.attention):
+        check(functools.partial(attend, **rest), name, wrong, [code], CALL[name])
+
+
 def test_arrays_of_another_kind():
-    for name in CALL:
-        check(functools.partial(without(name), spec.attention), name, CALL[name].tolist(), code(name), CALL[name])
-        check(functools.partial(without(name), attendax.attention), name, CALL[name].tolist(), code(name), CALL[name])
+    for name, x in CALL.items():
+        check_of_one(name, x.tolist(), f"np.asarray({name}, 'float32')")
     traced = message_of(lambda: jax.jit(lambda x: attendax.attention(x, CALL["key"], CALL["value"]))([1.0, 2.0]))
     assert traced[-1] == "Convert the list to an array: jnp.asarray(query, 'float32')."
 
 
 def test_tensors_of_torch(torch):
-    for name in CALL:
-        tensor = torch.tensor(CALL[name], requires_grad=True)
-        for attend in (spec.attention, attendax.attention):
-            line = [f"{name}.detach().cpu().numpy()"]
-            check(functools.partial(without(name), attend), name, tensor, line, CALL[name])
+    for name, x in CALL.items():
+        check_of_one(name, torch.tensor(x, requires_grad=True), f"{name}.detach().cpu().numpy()")
     narrow = torch.ones(5, 3, dtype=torch.bfloat16, requires_grad=True)
     last = message_of(lambda: attendax.attention(narrow, narrow, narrow))[-1]
     assert last == "Convert the torch tensor to an array: jnp.from_dlpack(query.detach())."
     assert run("jnp.from_dlpack(query.detach())", "query", narrow).dtype == jnp.bfloat16
-
-
-def without(name):
-    """A call with one argument to give."""
-    rest = {other: x for other, x in CALL.items() if other != name}
-    return lambda attend, **given: attend(**rest, **given)
-
-
-def code(name):
-    return [f"np.asarray({name}, 'float32')"]
 
 
 def test_ids_and_masks_of_encode():

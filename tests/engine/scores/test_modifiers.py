@@ -34,11 +34,9 @@ def test_attention_under_every_score_modifier(twin, name, rng):
     array, bias = rng.normal(size=(N, 5)), rng.normal(size=(T, S))
     make, modify = MODIFIERS[name]
     got = twin.attention(query, key, value, score_mod=make(array), bias=bias, mask=masks.causal(2))
-    for b in range(B):
-        for n in range(N):
-            q, k, v = query[b, n].tolist(), key[b, n].tolist(), value[b, n].tolist()
+    for b, n, q, k, v in loops.heads(query, key, value):
 
-            def score(i, j, q=q, k=k, n=n):
-                return modify(loops.scaled(q, k)(i, j), n, i, j, array) + bias[i, j]
+        def score(i, j, q=q, k=k, n=n):
+            return modify(loops.scaled(q, k)(i, j), n, i, j, array) + bias[i, j]
 
-            assert_close(got[b, n], loops.attend(q, k, v, lambda i, j: j <= i + 2, score)[0])
+        assert_close(got[b, n], loops.attend(q, k, v, lambda i, j: j <= i + 2, score)[0])

@@ -12,6 +12,7 @@ from attendax.kernels.backends import default
 from blockwise import Tiny
 from cases import B, D, G, N, S, T, V
 from compilation import quickly
+from judges import assert_leaves_close
 
 LOGITS = np.random.default_rng(5).normal(size=N)
 SLOPES = np.linspace(0.1, 0.7, N)
@@ -54,10 +55,8 @@ def test_a_sink_is_one_more_key_of_value_0(rng):
     qkv = arrays(rng)
     wide, options = as_a_key(*qkv, EMPTY, LOGITS)
     given = {"mask": EMPTY, "score_mod": scores.sink(LOGITS)}
-    for got, wanted in zip(
-        spec.attention(*qkv, **given, return_lse=True), spec.attention(*wide, **options, return_lse=True), strict=True
-    ):
-        np.testing.assert_allclose(got, wanted, atol=1e-12)
+    results = spec.attention(*qkv, **given, return_lse=True)
+    assert_leaves_close(results, spec.attention(*wide, **options, return_lse=True), atol=1e-12)
     dout, dlse = rng.normal(size=(B, N, T, V)), rng.normal(size=(B, N, T))
     got = spec.attention_backward(dout, *qkv, **given, grad_lse=dlse)
     wanted = spec.attention_backward(dout, *wide, **options, grad_lse=dlse)
@@ -112,13 +111,9 @@ def test_every_path_and_its_gradients(path, name, rng):
     cotangents = rng.normal(size=(B, N, T, V)), rng.normal(size=(B, N, T))
     mod = make(LOGITS)
     results, grads = quickly(both)(qkv, mod, cotangents)
-    wanted = spec.attention(*qkv, score_mod=mod, return_lse=True, **options)
-    for got, want in zip(results, wanted, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-12)
     by_hand = spec.attention_backward(cotangents[0], *qkv, score_mod=mod, grad_lse=cotangents[1], **options)
-    wanted = *by_hand[:3], by_hand.grad_score_mod
-    for got, want in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-12)
+    wanted = spec.attention(*qkv, score_mod=mod, return_lse=True, **options), by_hand[:3], by_hand.grad_score_mod
+    assert_leaves_close((results, grads), wanted, atol=1e-12)
     if name == "empty rows":
         assert not np.asarray(results[0][:, :, 1]).any()
         np.testing.assert_array_equal(results[1][:, :, 1], np.broadcast_to(LOGITS, (B, N)))
@@ -150,8 +145,7 @@ def test_every_direction(rng):
     slope = lambda x: jax.jvp(loss, x, tuple(along))[1]  # noqa: E731
     reverse = quickly(jax.grad(slope))(qkvl)
     for found in (moved, again, reverse):
-        for got, want in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-8)
+        assert_leaves_close(found, wanted, atol=1e-8)
 
 
 @pytest.mark.smoke
@@ -182,8 +176,7 @@ def test_l6_what_is_not_finite_spoils_its_head_where_it_is_read(bad, rng):
     for cotangent in (dout, np.ones_like(dout)):
         found = pull(cotangent)
         wanted = spec.attention_backward(cotangent, *qkv, score_mod=scores.sink(logits), **options)
-        for got, want in zip(found, [*wanted[:3], wanted.grad_score_mod.arrays[0]], strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-12)
+        assert_leaves_close(found, [*wanted[:3], wanted.grad_score_mod.arrays[0]], atol=1e-12)
     moved = jax.jvp(lambda x: run(*qkv, x), (logits,), (np.where(logits == -np.inf, np.nan, 0),))[1]
     assert not np.asarray(moved[:, 0]).any()
 
@@ -198,8 +191,7 @@ def test_l6_a_spoiled_query_that_nothing_reads(rng):
         pull = jax.vjp(lambda *x: attendax.attention(*x[:3], score_mod=scores.sink(x[3])), query, key, value, LOGITS)[1]
         wanted = spec.attention_backward(dout, query, key, value, score_mod=scores.sink(LOGITS))
         assert np.isnan(wanted.grad_score_mod.arrays[0][0]) == read
-        for got, want in zip(pull(dout), [*wanted[:3], wanted.grad_score_mod.arrays[0]], strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-12)
+        assert_leaves_close(pull(dout), [*wanted[:3], wanted.grad_score_mod.arrays[0]], atol=1e-12)
 
 
 @pytest.mark.law("L7", "ops", "tiles")
@@ -252,8 +244,7 @@ def test_merged_with_a_part_that_has_none_it_is_that_of_all(rng):
     )
     rest = attendax.attention(query, key[:, :, 2:], value[:, :, 2:], return_lse=True)
     wanted = spec.attention(query, key, value, score_mod=scores.sink(LOGITS), return_lse=True)
-    for got, want in zip(attendax.merge(with_sink, rest), wanted, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-12)
+    assert_leaves_close(attendax.merge(with_sink, rest), wanted, atol=1e-12)
 
 
 def test_a_call_without_sinks_has_the_same_program(rng):

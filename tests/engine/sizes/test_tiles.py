@@ -14,7 +14,7 @@ from attendax import attention, masks, scores, spec
 from attendax.kernels.blockwise import partition
 from blockwise import Tiny, Whole, in_tiny_tiles
 from cases import CASES, B, D, G, N, S, T, V
-from compilation import kept, quickly
+from compilation import kept, quickly, temporaries
 from judges import assert_tree_close, judge_forward, judge_gradient
 
 ATTENTION_CASES = [name for name in CASES if name.startswith("attention-")]
@@ -224,7 +224,7 @@ def test_l13_a_modifier_narrower_than_what_is_computed(rng):
 
 @pytest.mark.law("L12", "tiles")
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "bias", "slopes", "table", "rng"])
+@pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "side", "bias", "slopes", "table", "rng"])
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):
     query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
@@ -233,7 +233,8 @@ def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):
         "lengths": (rng.integers(0, S + 1, (3, B)), lambda x: {"mask": masks.padding(x)}),
         "ids": (rng.integers(0, 2, (3, B, S)), lambda x: {"mask": masks.segments(query_ids, x)}),
         "dense mask": (rng.random((3, T, S)) < 0.6, lambda x: {"mask": x}),
-        "offset": (np.array([-2, 0, 3]), lambda x: {"mask": masks.causal(x)}),
+        "offset": (np.array([-2, 0, 3]), lambda x: {"mask": masks.causal(x) & ~masks.window(1, 0, x - 2)}),
+        "side": (np.array([0, 2, 5]), lambda x: {"mask": masks.window(x, 1)}),
         "bias": (rng.normal(size=(3, N, 1, S)), lambda x: {"bias": x}),
         "slopes": (rng.normal(size=(3, N)), lambda x: {"score_mod": scores.alibi(x)}),
         "table": (rng.normal(size=(3, N, 5)), lambda x: {"score_mod": scores.relative_bias(x, offset=1)}),
@@ -288,11 +289,6 @@ def test_l8_long_rows(dtype, width, rng):
 
 
 # Memory
-
-
-def temporaries(f, *shapes):
-    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return jax.jit(f).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
 
 
 MEMORY = {

@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from attendax import masks, sharding, spec
+from attendax import attention, masks, sharding
 
 B, N, G, D, V = 2, 8, 2, 5, 3
 TOKENS, ROWS = P(None, None, "seq"), P(None, None, "seq", None)
@@ -73,15 +73,17 @@ def results_and_gradients(attend):
     """A program: out, lse, the gradients of query, key, value, of a bias, and of the arrays of a modifier."""
 
     def run(query, key, value, given, dout, dlse):
-        def loss(query, key, value, moving):
-            out, lse = attend(query, key, value, given | moving)
-            return (out * dout).sum() + jnp.where(jnp.isfinite(lse), lse * dlse, 0).sum(), (out, lse)
-
         moving = {name: given[name] for name in ("bias", "score_mod") if name in given}
-        grads, results = jax.grad(loss, (0, 1, 2, 3), has_aux=True)(query, key, value, moving)
-        return *results, *jax.tree.leaves(grads)
+        results, pull = jax.vjp(lambda *x: attend(*x[:3], given | x[3]), query, key, value, moving)
+        return *results, *jax.tree.leaves(pull((dout, jnp.where(jnp.isfinite(results[1]), dlse, 0))))
 
     return run
+
+
+def program(options):
+    """The same of one call of ``attention`` with these options."""
+    run = results_and_gradients(lambda *x: attention(*x[:3], return_lse=True, **x[3]))
+    return lambda query, key, value, dout, dlse: run(query, key, value, options, dout, dlse)
 
 
 def every_direction(attend):
@@ -104,13 +106,6 @@ def every_direction(attend):
         return pushed, jax.jvp(gradient, leaves, directions)[1], jax.grad(slope, every)(*leaves)
 
     return run
-
-
-def right(arrays, options, dout, dlse):
-    """The result by the specification."""
-    out, lse = spec.attention(*arrays, return_lse=True, **options)
-    by_hand = spec.attention_backward(dout, *arrays, grad_lse=np.where(np.isfinite(lse), dlse, 0), **options)
-    return [out, lse, *by_hand[:3], *jax.tree.leaves((by_hand.grad_bias, by_hand.grad_score_mod))]
 
 
 def in_order(found, devices, order):

@@ -1,18 +1,16 @@
 """jit with arrays that lie on several devices (Auto axes): batch and heads are divided, and nothing else happens."""
 
-import functools
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import sequences
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attendax import attention, encoders, masks, scores, spec
+from attendax import attention, encoders, masks, scores
 from attendax.ops import in_pieces, projections
 from collectives import collectives, flops
+from judges import assert_leaves_close, by_definition
 
 B, N, G, D, V = 8, 4, 2, 5, 3
 MESH = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
@@ -52,43 +50,20 @@ KINDS += ["function", "window of each head", "blocks"]
 CASES = [(kind, (300, 40)[k % 2], AXES[k % 3]) for k, kind in enumerate(KINDS)]
 
 
-def program(given):
-    """out, lse and the gradients of query, key, value and bias."""
-    bias = given.get("bias")
-    rest = {name: x for name, x in given.items() if name != "bias"}
-
-    def run(query, key, value, bias, douts):
-        def loss(*leaves):
-            out, lse = attention(*leaves[:3], bias=leaves[3], return_lse=True, **rest)
-            return (out * douts[0]).sum() + jnp.where(jnp.isfinite(lse), lse * douts[1], 0).sum(), (out, lse)
-
-        wanted = (0, 1, 2, 3) if bias is not None else (0, 1, 2)
-        (_, results), grads = jax.value_and_grad(loss, wanted, has_aux=True)(query, key, value, bias)
-        return *results, *grads
-
-    return run, bias
-
-
 @pytest.mark.law("L17", "sharded")
 @pytest.mark.law("L3", "sharded")
 @pytest.mark.law("L1", "sharded")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("kind", "T", "axes"), CASES)
 def test_out_lse_and_gradients(kind, T, axes, rng):
-    S = T
-    given, host = options(kind, rng, T, S), arrays(rng, T, S)
-    douts = [rng.normal(size=(B, N, T, V)), rng.normal(size=(B, N, T))]
-    run, bias = program(given)
-    place = functools.partial(jax.device_put, device=NamedSharding(MESH, P(*axes)))
-    compiled = jax.jit(run).lower(*map(place, host), bias, list(map(place, douts))).compile()
-    found = compiled(*map(place, host), bias, list(map(place, douts)))
-    out, lse = spec.attention(*host, return_lse=True, **given)
-    by_hand = spec.attention_backward(douts[0], *host, grad_lse=np.where(np.isfinite(lse), douts[1], 0), **given)
-    expected = [out, lse, *by_hand[:3], *([by_hand[3]] if bias is not None else [])]
-    for ours, right in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, right, rtol=1e-12, atol=1e-12)
+    given, host = options(kind, rng, T, T), arrays(rng, T, T)
+    douts = rng.normal(size=(B, N, T, V)), rng.normal(size=(B, N, T))
+    placed = [jax.device_put(x, NamedSharding(MESH, P(*axes))) for x in (*host, *douts)]
+    compiled = jax.jit(sequences.program(given)).lower(*placed).compile()
+    found = compiled(*placed)
+    assert_leaves_close(found, by_definition(host, *douts, **given), rtol=1e-12, atol=1e-12)
     moved = [each for each in collectives(compiled) if each.kind != "all-reduce" or each.bytes > SCALAR]
-    of_bias = [each for each in moved if bias is not None and each.kind == "all-reduce"]
+    of_bias = [each for each in moved if "bias" in given and each.kind == "all-reduce"]
     assert moved == of_bias  # a bias for all batches has the sum of their gradients
     for result in found[:5]:
         assert result.sharding.is_equivalent_to(NamedSharding(MESH, P(*axes)), result.ndim)

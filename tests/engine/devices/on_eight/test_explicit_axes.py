@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from attendax import attention, attention_stats, encoders, explain, masks, ops, scores, sharding, spec, weights_at
 from attendax.kernels.backends import default
 from collectives import collectives
+from judges import assert_leaves_close
 
 pytestmark = pytest.mark.slow
 B, N, G, T = 4, 4, 2, 24
@@ -50,8 +51,7 @@ def test_attention(layout, rng):
         compiled = jax.jit(step).lower(*placed).compile()
         (_, out), grads = compiled(*placed)
         np.testing.assert_allclose(np.asarray(out), np.asarray(expected), rtol=1e-12, atol=1e-12)
-        for ours, theirs in zip(grads, right, strict=True):
-            np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-12, atol=1e-12)
+        assert_leaves_close(grads, right, rtol=1e-12, atol=1e-12)
         assert out.sharding.is_equivalent_to(placed[0].sharding, 4)
     if layout == "batch, heads":
         assert [each for each in collectives(compiled) if each.bytes > 8] == []  # but for the sum that is the loss
@@ -119,8 +119,7 @@ def test_second_and_third_order_inside_shard_map(rng):
         return attention(query, key, value, mask=masks.causal())
 
     divided = jax.shard_map(attend, mesh=sequences.mesh_of(2), in_specs=P("seq"), out_specs=P("seq"))
-    for ours, right in zip(orders(divided), orders(attend), strict=True):
-        np.testing.assert_allclose(ours, right, rtol=1e-12, atol=1e-12)
+    assert_leaves_close(orders(divided), orders(attend), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(divided(query, key, value), spec.attention(query, key, value, mask=masks.causal()))
 
 

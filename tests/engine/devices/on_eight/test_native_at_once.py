@@ -1,9 +1,6 @@
 """The native kernel called by devices, threads and loops at once, and where a process forks: no call waits for ever."""
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 
 import jax
@@ -14,19 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 from attendax import attention, masks
 from attendax.kernels import native
+from processes import in_a_process
 
 pytestmark = pytest.mark.skipif(not native.library().isa, reason=native.status())
 LIMIT = 240  # seconds; without another process on the machine it takes 5
-
-
-def in_a_process(program):
-    """The output of a program on eight devices. It fails where the program does not end."""
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    environment = {**os.environ, **flags}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.split()
+FLAGS = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
 
 
 def test_eight_devices_at_once(rng):
@@ -114,10 +103,10 @@ FORKS = """
 
 
 def test_64_threads():
-    assert in_a_process(THREADS) == ["64"]
+    assert in_a_process(THREADS, timeout=LIMIT, **FLAGS) == ["64"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_process_that_forks():
     """A child that leaves JAX alone ends, and the parent's calls go on."""
-    assert in_a_process(FORKS) == ["True", "0"] * 4
+    assert in_a_process(FORKS, timeout=LIMIT, **FLAGS) == ["True 0"] * 4

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from attendax import attention, masks, scores
 from attendax.kernels import native
 from collectives import collectives
+from judges import assert_leaves_close, assert_same_bits, by_definition
 
 pytestmark = [pytest.mark.skipif(not native.library().isa, reason=native.status()), pytest.mark.law("L15", "sharded")]
 MESH = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
@@ -38,25 +39,6 @@ def arrays(rng, heads=N, groups=G, queries=T):
     return [rng.normal(size=(B, *size)).astype(np.float32) for size in sizes]
 
 
-def results_and_gradients(moving, rest):
-    """A program: out, lse and the gradients of query, key, value, and of what else is ``moving``."""
-
-    def run(query, key, value, dout, dlse):
-        def results(query, key, value, moving):
-            return attention(query, key, value, return_lse=True, **moving, **rest)
-
-        found, pull = jax.vjp(results, query, key, value, moving)
-        return *found, *jax.tree.leaves(pull((dout, jnp.where(jnp.isfinite(found[1]), dlse, 0))))
-
-    return run
-
-
-def program(options):
-    """The program of a call."""
-    moving = {name: options[name] for name in ("bias", "score_mod") if name in options}
-    return results_and_gradients(moving, {name: x for name, x in options.items() if name not in moving})
-
-
 def divided(run, given, specs):
     """The results where the arrays lie on the mesh, and what the compiled program sends. It calls the library."""
     placed = [jax.device_put(x, NamedSharding(MESH, spec)) for x, spec in zip(given, specs, strict=True)]
@@ -66,13 +48,11 @@ def divided(run, given, specs):
 
 
 def same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_bits(found, expected, "divided")
 
 
 def near(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    assert_leaves_close(found, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.sample(2)
@@ -80,7 +60,7 @@ def near(found, expected):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bits_are_those_of_one_device(kind, axes, rng):
     """out, lse and the gradients of query, key and value; nothing is gathered, and only shared gradients are summed."""
-    given, run = arrays(rng), program(KINDS[kind])
+    given, run = arrays(rng), sequences.program(KINDS[kind])
     found, sent = divided(run, given, [P(*axes)] * 5)
     expected = jax.jit(run)(*given)
     same(found[:5], expected[:5])
@@ -95,7 +75,7 @@ def test_the_bits_are_those_of_one_device(kind, axes, rng):
 @pytest.mark.parametrize("groups", [1, 2])
 def test_more_devices_than_key_heads(groups, rng):
     """The devices of the query heads of one key head sum its gradient, and send nothing else."""
-    given, run = arrays(rng, heads=8, groups=groups), program(KINDS["lengths"])
+    given, run = arrays(rng, heads=8, groups=groups), sequences.program(KINDS["lengths"])
     of_queries = P(None, ("tensor", "data"))
     of_keys = P(None, "tensor" if groups == 2 else None)
     found, sent = divided(run, given, [of_queries, of_keys, of_keys, of_queries, of_queries])
@@ -109,7 +89,7 @@ def test_more_devices_than_key_heads(groups, rng):
 @pytest.mark.sample(1)
 def test_queries_divided(kind, rng):
     """Every device has its own rows: keys are gathered, and queries are not."""
-    given, run = arrays(rng), program(KINDS[kind])
+    given, run = arrays(rng), sequences.program(KINDS[kind])
     found, sent = divided(run, given, [P("tensor", None, "data")] * 5)
     expected = jax.jit(run)(*given)
     same(found[:2], expected[:2])
@@ -212,8 +192,7 @@ def test_directions_that_the_kernel_lacks(rng):
         return jax.jvp(slope, (x,), (jnp.cos(x),))
 
     found, sent = divided(run, [given], [P("data", "tensor")])
-    for one, other in zip(found, jax.jit(run)(given), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert_leaves_close(found, jax.jit(run)(given), rtol=1e-12, atol=1e-12)
     assert {each.kind for each in sent if each.bytes > 4096} == set()
 
 
@@ -306,7 +285,7 @@ def test_local_parts_in_float32(strategy, what, rng):
         return attention(query, key, value, return_lse=True, **options)
 
     whole = jax.jit(sequences.results_and_gradients(alone))(*leaves, {}, dout, dlse)
-    right = sequences.right([x.astype(float) for x in leaves], options, dout.astype(float), dlse.astype(float))
+    right = by_definition([x.astype(float) for x in leaves], dout.astype(float), dlse.astype(float), **options)
     for ours, one, expected in zip(run(*leaves, given, dout, dlse), whole, right, strict=True):
         np.testing.assert_array_equal(np.isnan(ours), np.isnan(expected))
         scale = np.nanmax(abs(expected))

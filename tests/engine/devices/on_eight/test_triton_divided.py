@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sequences
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -20,6 +21,7 @@ from attendax import attention, masks, scores
 from attendax.kernels import cudnn
 from attendax.kernels.gpu import compiled
 from collectives import collectives
+from judges import assert_same_bits
 
 pytestmark = pytest.mark.law("L15", "sharded")
 MESH = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
@@ -44,10 +46,14 @@ KINDS = {
 
 
 @pytest.fixture
-def gpu(tmp_path, monkeypatch):
+def package(tmp_path):
+    with fake_gpu.installed(tmp_path):
+        yield
+
+
+@pytest.fixture
+def gpu(package, monkeypatch):
     """A GPU that runs nothing, or Triton's interpreter if there is one."""
-    fake_gpu.write_package(tmp_path / "fake_attendax_gpu")
-    fake_gpu.install(monkeypatch, tmp_path)
     found, lock = fake_gpu.the_gpu(), threading.Lock()
     calls.stand_in(monkeypatch)
     found.launched.clear()
@@ -68,22 +74,11 @@ def gpu(tmp_path, monkeypatch):
     else:
         yield found
     found.on_launch = lambda launched: None
-    compiled.package.cache_clear()
-    compiled._added.cache_clear()
     jax.clear_caches()
 
 
-def program(bias=None, **options):
-    """out, lse and the gradients of query, key, value and bias."""
-
-    def run(query, key, value, dout, dlse):
-        def attend(query, key, value, bias):
-            return attention(query, key, value, bias=bias, return_lse=True, implementation="triton", **options)
-
-        results, pull = jax.vjp(attend, query, key, value, bias)
-        return *results, *jax.tree.leaves(pull((dout, dlse)))
-
-    return run
+def program(**options):
+    return sequences.program(options | {"implementation": "triton"})
 
 
 def on_devices(run, given, specs):
@@ -112,7 +107,7 @@ def test_each_device_has_its_texts_and_heads(gpu, kind):
         if name == "dbias":  # a sum over the devices of the heads
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
         else:
-            calls.same_bits(one, other, name)
+            assert_same_bits(one, other, name)
 
 
 def test_devices_that_share_a_key_head_sum_its_gradients(gpu):
@@ -138,11 +133,9 @@ def test_inside_shard_map(gpu):
         calls.compare([np.asarray(x) for x in found], calls.right(given, mask=masks.causal(9)), "bfloat16")
 
 
-def test_the_program_for_cuda_says_how_it_is_divided(tmp_path, monkeypatch):
+def test_the_program_for_cuda_says_how_it_is_divided(package, monkeypatch):
     """Lowered without a GPU, for eight devices."""
     fake_gpu.the_gpu()
-    fake_gpu.write_package(tmp_path / "fake_attendax_gpu")
-    fake_gpu.install(monkeypatch, tmp_path)
     monkeypatch.setattr(cudnn, "capability", lambda: (9, 0))
     where = NamedSharding(MESH, P("data", "tensor"))
     shape = jax.ShapeDtypeStruct((8, 4, 1024, 128), jnp.bfloat16, sharding=where)
@@ -150,5 +143,3 @@ def test_the_program_for_cuda_says_how_it_is_divided(tmp_path, monkeypatch):
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("@CustomSPMDPartitioning(") == 1
     assert "sdy.sharding_rule" in text
-    compiled.package.cache_clear()
-    compiled._added.cache_clear()
