@@ -28,6 +28,8 @@ SUCCESSORS = {  # a command, or a command with an option
     **{f"check --{name}": XARGS for name in ("candidates", "function", "workers")},
     "check --junit": "pytest --junitxml writes JUnit; check --json has all cases",
     "check --html": "check --markdown writes the report",
+    "judge --junit": "judge --json has all cases",
+    "judge --html": "judge --markdown writes the report",
     **{f"{name} --safetensors": "each array is a file .npy" for name in ("inputs", "vectors")},
     "check --all-installed": f"{CLONE} matrix judges all libraries",
     "check --all-models": f"{CLONE} models judges all models",
