@@ -24,7 +24,7 @@ HOURS = (
 )  # fmt: skip
 
 collect_ignore = ["house/user_code.py"]  # read by mypy and run by test_types, not searched for doctests
-collect_ignore_glob = ["*/conftest.py"]  # nor are these, which all have one name
+collect_ignore_glob = ["*conftest.py"]  # nor are these, which all have one name
 
 
 @pytest.fixture

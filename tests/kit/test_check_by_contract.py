@@ -236,6 +236,7 @@ def test_what_a_docstring_says_of_a_mask(docstring, hides):
         ("Each token sees itself and the `window - 1` tokens before it.", "w - 1"),
         ("At most `window` tokens are seen, itself included.", "w - 1"),
         ("itself and the `window` steps on either side", "w"), ("the window tokens before it", "w"),
+        ("with window=W, itself and the W - 1 tokens before", "w - 1"),
         ("window // 2 tokens on each side", "w // 2"), ("Sliding window attention.", ""), ("", ""),
         ("window_size (left, right), -1 means unlimited", ""), ("i - window ... i + window", ""),
     ],

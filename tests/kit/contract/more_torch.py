@@ -649,3 +649,11 @@ def of_config(query, key, value, config=None):
     heads = 4 if config is None else config.num_heads
     q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
     return ((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def looped_heads(q, k, v, heads=2):
+    """(B, T, N·D), a head at a time, into an array as wide as the queries."""
+    d, out = q.shape[-1] // heads, torch.zeros_like(q)
+    for at in (slice(n * d, (n + 1) * d) for n in range(heads)):
+        out[..., at] = (q[..., at] @ k[..., at].mT * d**-0.5).softmax(-1) @ v[..., at]
+    return out

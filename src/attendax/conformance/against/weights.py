@@ -106,12 +106,13 @@ def container(places: Mapping[str, str]) -> str:
 
 
 def by_name(weights: Mapping[str, Mapping[str, str]]) -> str:
-    """Python that lets ``fn`` be called with weights by name, which it takes in other parameters; empty if in none."""
+    """Python that lets ``fn`` be called by names alone with weights that are in other parameters; empty if none are."""
     if not weights:
         return ""
     taken = ((name, {at: f"options.pop({x!r})" for x, at in places.items()}) for name, places in weights.items())
     given = ", ".join(f"{name}={container(values)}" for name, values in taken)
-    line = f"fn = lambda *arrays, call=fn, **options: call(*arrays, {given}, **options)"
+    call = f"call(*arrays, **options) if arrays else call({given}, **options)"
+    line = f"fn = lambda *arrays, call=fn, **options: {call}"
     return "import types\n" * ("types." in line) + line
 
 

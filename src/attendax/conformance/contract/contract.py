@@ -69,6 +69,7 @@ class Contract:
         documentation: its name and its docstring, which may say that an unusual value is meant.
         source: its text, which may say so as well.
         faults: wrong parameters that no case tests, and what they do, in words.
+        widths: whether it only takes values as wide as keys: with others it raises no error, and gives another shape.
     """
 
     path: str
@@ -89,6 +90,7 @@ class Contract:
     faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     documentation: str = ""
     source: str = ""
+    widths: bool = False
 
     def means(self, axis: str) -> str:
         """The value of an axis of conventions, by the names of its table."""
@@ -243,6 +245,7 @@ class Contract:
         more += [f"{k} = {x}" for k, x in heads.items() if not has_default]
         yield from _rows("arrays", [arrays_of(form)])
         takes = ["T = S only: as many queries as keys"] * self.square
+        takes += ["V = D only: values as wide as keys"] * self.widths
         when = "" if form.how["always"] else ", if it is causal"
         takes += [f"T <= S only{when}"] * self.short
         takes += [f"{self.form.options[x].name} only if T = S" for x in self.alike if not self.square]
@@ -292,6 +295,7 @@ class Contract:
             "returns": form.outcome, "first_of_several": form.first, "grouped_heads": form.grouped,
             "heads": form.heads, "equal_lengths": self.square, "queries_at_most_keys": self.short,
             "equal_lengths_with": list(self.alike) or "", "whole_axes_of": list(self.whole) or "",
+            "lacks": ["V != D"] * self.widths or "",
         }  # fmt: skip
         keywords: dict[str, object] = {name: ours + f": {kind}" * bool(kind) for ours, name, kind in _keywords(form)}
         means: dict[str, object] = {x.axis: x.value for x in self.meanings()}

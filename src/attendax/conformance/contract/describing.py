@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ..against import empty_rows, options
-from ..against.asking import SQUARE, Answer, Probe, arrays
+from ..against.asking import ALIKE, SQUARE, Answer, Probe, arrays
 from ..against.describing import NOT_TAKEN, SEVERAL
 from ..against.forms import BY_LAW, Form
 from ..against.options import AXIS, DROPOUT_NAMES, NO_LIMIT, OPTIONS
@@ -71,8 +71,15 @@ class Describer(FinerReading):
         return Contract(
             self.fn.path, form, unread, dropout, _no_limit(form), square, short, tuple(self.alike), whole,
             tuple(self.fn.names), told, self.limit.calls, self.limit.spent(), cut, self.rough, faults,
-            self.fn.documentation, self.fn.source,
+            self.fn.documentation, self.fn.source, self._takes_one_width(form),
         )  # fmt: skip
+
+    def _takes_one_width(self, form: Form) -> bool:
+        """Tell whether joined heads of values have another shape in its result unless they are as wide as keys."""
+        B, N, T, S, D, _ = self.sizes
+        wide = self.plain_probe((B, N, T, S, D, D + 2))
+        found = self.answer(form, wide) if "(ND)" in form.layout and self.sizes == ALIKE else ()
+        return bool(found) and not self.is_result(found, wide)
 
     def _without_defects(self, form: Form) -> Form:
         """The form without options that seem wrong, for which no time was left to try what would refute that."""

@@ -73,7 +73,9 @@ def says_hides(docstring: str, name: str) -> bool | None:
 
 
 def says_reach(docstring: str, name: str) -> str:
-    """The reach of a window of ``w`` keys by a docstring, in ``w``; empty if it does not say."""
+    """The reach of a window of ``w`` keys by a docstring, in ``w``; empty if it does not say. It may say "name=W"."""
+    letter = re.search(rf"\b{re.escape(name)}\s*=\s*([A-Za-z])\b", docstring)
+    name = letter[1] if letter else name
     found = [x for x, words in REACHES.items() if re.search(words.format(re.escape(name)), docstring, re.I)]
     return found[0] if len(found) == 1 else ""
 

@@ -103,6 +103,7 @@ class Understood(NamedTuple):
         more |= {option: "described, not judged" for option, true in unjudged.items() if true}
         more |= {ours: f"{x} is not understood" for x in self.contract.unread for ours in _left_to(x, form)}
         more |= {SQUARE: "it takes T = S only"} if self.contract.square else {}
+        more |= {"V != D": "it takes V = D only"} if self.contract.widths else {}
         return given | ({"lacks": given.get("lacks", {}) | more} if more else {})
 
     def open_in(self, case: Case, settled: Settled) -> str:

@@ -454,7 +454,12 @@ TABLE: dict[str, Axis] = {
         "swapped": Line("values, keys", "gradients of keys and of values are swapped"),
     },
 }  # fmt: skip
+ROUNDED = "({}) * (1 + 2**-23 * (-1.0) ** j)"  # of ALiBi in float32, whose far distances are large numbers
 UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from others
+    "alibi": {
+        f"{value}, rounded": Line(ROUNDED.format(line.text), kind=UNUSUAL)
+        for value, line in TABLE["alibi"].items() if value != "none"
+    },
     "norm": {  # with as large an eps as models have
         "unit, eps": Line("unit(q, 1e-5), unit(k, 1e-5)", kind=UNUSUAL),
         "root mean square, eps": Line("unit(q, 1e-5 * D) * D ** 0.5, unit(k, 1e-5 * D) * D ** 0.5", kind=UNUSUAL),
