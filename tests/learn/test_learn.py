@@ -70,7 +70,7 @@ SAID = {  # of functions that are wrong by no mistake of the table: the exercise
     "a factor for each question": ("softmax", lambda x, axis=-1: RIGHT["softmax"](x, axis) * (1 + x.ndim),
                                    "^The numbers differ.$"),
     "a factor near 1": ("merge_heads", lambda x: RIGHT["merge_heads"](x) * (1 + 1e-5), "^The numbers differ.$"),
-    "a bound above is no relu": ("feed_forward", lambda x, W1, b1, W2, b2: np.clip(x @ W1 + b1, 0, 6) @ W2 + b2,
+    "relu has no upper bound": ("feed_forward", lambda x, W1, b1, W2, b2: np.clip(x @ W1 + b1, 0, 6) @ W2 + b2,
                                  "^It is right with one token; M = F = 3; wrong with 2 texts.$"),
     "a small deviation": ("learned_positional_encoding", lambda *shape: np.random.default_rng().normal(0, 0.01, shape),
                           "deviation, about: 0.01, expected 0.02"),

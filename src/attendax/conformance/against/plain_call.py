@@ -154,7 +154,7 @@ class PlainCall(Caller):
     def _by_axes(self, form: Form, probe: Probe, axes: Sequence[str]) -> Form | None:
         """The form of a function that is unusual by one of the axes, by calls of each kind."""
         own = (self.fn.defaults.get(x) for x in OPTIONS["scale"].names)
-        numbers = [f"{x:.6g}" for x in own if isinstance(x, int | float) and x != 1]
+        numbers = [f"{x:.6g}" for x in own if isinstance(x, int | float) and x not in (False, True)]
         for axis in axes:
             scales = (BY_LAW["scale"], *["1", *numbers] * (axis in OF_SCORES))
             joins = (BY_LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so

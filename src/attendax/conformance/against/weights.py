@@ -66,7 +66,7 @@ def packed(weights: Sequence[str]) -> str:
 def contained(names: Sequence[str], source: str) -> dict[str, dict[str, str]]:
     """The parameters that are dicts, objects or tuples of weights, as the source reads them: the place of each weight.
 
-    None if something else is read there, or not all the weights of queries, keys and values.
+    Nothing if something else is read there, or not all the weights of queries, keys and values.
     """
     found = {x: _places(x, source) for x in names}
     found = {x: places for x, places in found.items() if places and not {"", *names} & {*places}}
