@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from attendax.conformance.cases import CASES, pool
+from attendax.conformance.cases.case import Inputs
 from attendax.conformance.conventions import formula, right
 from attendax.conformance.conventions import parts as quick
 from attendax.conformance.conventions.parts import pairs
 from attendax.conformance.judge import dense
+from attendax.conformance.judge.comparing import Tolerance, compare
+from attendax.conformance.judge.verdicts import Verdict
 
 COMBINATIONS = (
     "softcap and scale below 0 and sinks",
@@ -143,3 +146,21 @@ def test_l8_a_row_that_sees_equal_values_is_allowed_eight_times_as_much(columns)
     ratio = found[0] / found[1]
     np.testing.assert_allclose(ratio[..., sees, :], 8, rtol=1e-4)
     np.testing.assert_allclose(ratio[..., ~sees, :], 1, rtol=1e-4)
+
+
+@pytest.mark.law("L8", "kit")
+def test_l8_more_is_allowed_where_a_derivative_passes_through_the_largest_score():
+    """One query sees three keys, and its largest score is that of the last: no other key may be off by more."""
+    arrays = {"query": np.ones((1, 1, 1, 4)), "key": np.ones((1, 1, 3, 4)), "value": np.ones((1, 1, 3, 2))}
+    arrays["key"][..., 2, :] = 2
+    inputs = Inputs(
+        {name: x.astype(np.float32) for name, x in arrays.items()}, {}, {"cotangent": np.ones((1, 1, 1, 2))}
+    )
+    found = dense.of_largest(inputs)  # Σ p |dp| = 2, and the scale is 1/2
+    np.testing.assert_allclose(found["grad key"][0, 0], [[0] * 4, [0] * 4, [1] * 4], rtol=1e-6)
+    np.testing.assert_allclose(found["grad query"][0, 0], [[2] * 4], rtol=1e-6)
+    got, tolerance = {"grad key": np.zeros((3, 4))}, Tolerance(0.01, more=found["grad key"][0, 0])
+    for key, verdict in ((2, Verdict.OK), (1, Verdict.WRONG)):
+        wanted = np.zeros((3, 4))
+        wanted[key] = 1
+        assert compare(got, {"grad key": wanted}, {"grad key": tolerance}).verdict is verdict

@@ -16,7 +16,7 @@ from ..cases.case import ARRAYS, SAME, Inputs, Leaves
 from ..cases.case import allowed_pairs as allowed_pairs
 from . import formula
 from .parts import Function, by_formula_where_large, in_parts
-from .values import Conventions
+from .values import Conventions, law
 
 KINKED = "ReLU", "top"  # weights of which a finite difference may cross a kink
 OF_A_ROW = {"empty", "fill", "order", "softcap", "cap", "lse", "given_scale"}  # axes by which no row looks at another
@@ -78,6 +78,9 @@ def by_conventions(
     """
     if direction.startswith("jvp") and conventions.value("weights").startswith(KINKED):
         raise NotImplementedError(f"no tangent is known if {conventions.line('weights').words}")
+    normed = conventions.value("norm") != law("norm") and not direction.startswith("forward")
+    if normed and any((inputs.arrays[name] == 0).all(-1).any() for name in ("query", "key")):
+        raise NotImplementedError(f"no derivative is known at a length of 0 if {conventions.line('norm').words}")
     results: Function = functools.partial(formula.forward, conventions=conventions)
     gradients: Function = functools.partial(formula.gradient, conventions=conventions, saved=saved)
     axes = {axis for axis, x in conventions.off if axis != "scale" or x not in OF_WIDTH}

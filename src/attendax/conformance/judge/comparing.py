@@ -17,6 +17,7 @@ class Tolerance(NamedTuple):
     allowed: float
     dense: float | None = None
     unit: float = 0.0  # of the numbers: the size of the terms that cancel, where that is larger than any of them
+    more: np.ndarray | float = 0.0  # what each number may be off by beside that
 
 
 def compare(got: Leaves, expected: Leaves, tolerances: dict[str, Tolerance]) -> Finding:
@@ -51,6 +52,7 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
     if (infinite := ~np.isfinite(wanted) & ~same).any() or (infinite := ~np.isfinite(got) & ~same).any():
         return at(Verdict.WRONG, f"{leaf} is infinite or finite where it should not be", leaf, infinite, wanted, got)
     difference = np.abs(np.where(same, 0, got) - np.where(same, 0, wanted))
+    difference = np.maximum(difference - tolerance.more, 0)
     error = difference.max() / scale
     verdict = Verdict.OK if error <= tolerance.allowed else Verdict.WRONG
     message = "" if verdict is Verdict.OK else f"{leaf} is off by {error:.2g} of its largest number"

@@ -200,6 +200,21 @@ def of_delta(inputs: Inputs) -> Leaves:
     return {f"grad {name}": _to_shape(found[name], x, name) for name, x in inputs.arrays.items() if name in found}
 
 
+def of_largest(inputs: Inputs) -> Leaves:
+    """The largest change of each number of gradients by an error Σ p |dp| in that of a row's largest score.
+
+    dp is the gradient of a weight p. Autodiff of ``exp(x - x.max())`` gives that score the sum of the row's gradients,
+    which cancel, once more.
+    """
+    s = _forward(inputs, np, 1, Style())
+    weights, v = s["weights"], s["v"].swapaxes(-1, -2)
+    size = (weights * np.abs(inputs.extra["cotangent"].astype(v.dtype) @ v)).sum(axis=-1, keepdims=True)
+    dscores = np.where(weights == weights.max(axis=-1, keepdims=True), size, 0)
+    dproducts = dscores * np.abs(s["slope"] * s["scale"])
+    found = {"query": dproducts @ np.abs(s["k"]), "key": dproducts.swapaxes(-1, -2) @ np.abs(s["q"]), "bias": dscores}
+    return {f"grad {name}": _to_shape(found[name], x, name) for name, x in inputs.arrays.items() if name in found}
+
+
 def _sees_equal_values(inputs: Inputs, v: Any, shape: tuple[int, ...]) -> Any:
     """Tell, for each row of weights of this shape, whether all values (..., S, V) that it may look at are equal."""
     seen = np.broadcast_to(allowed_pairs(inputs), shape)

@@ -24,6 +24,9 @@ EXACT, NEARLY_EXACT = 1e-12, 1e-10  # float64: by L8, and where only numbers are
 EASY = 4.0  # where only numbers are asked: times the error of the dense formula, every step of it in the dtype
 EXP = 20  # roundings that the exp of a float32 kernel may be off by there: torch's is, in the forward and once more
 MOST_EFFORT = 2  # effort
+THROUGH_MAXIMUM = (
+    1 / 8
+)  # roundings, times √S, in the sum of a row's gradients, which may pass through its largest score
 FIRST_ORDER = FORWARD, HELD, GRADIENT, GRADIENT_HELD
 OTHERWISE: tuple[dict[str, Any], ...] = (  # styles that people write as well
     {"in_turn": dense.SUMS}, {"in_turn": dense.SUMS_AND_PRODUCTS}, {"by_lse": True},
@@ -38,9 +41,10 @@ def tolerances(
     By the law twice the error of the dense formula in the same dtype (L8). If only numbers are asked, four times that
     of the formula with every step in the dtype. Then the formula may also have exp(score - lse) as weights. In float32
     it may add one term after the other, and what a quick exp may add is allowed. Of gradients plus eps |dout| |v|, or
-    8 times that if all values that a row sees are equal. The largest error counts, so that more effort only allows
-    more. With effort 0 the formula is evaluated for one draw of the numbers, with 1 for more, with 2 for many, and
-    with -1 not at all. With 2 a JAX function also runs under ``jax.jit``.
+    8 times that if all values that a row sees are equal. A gradient through a row's largest score may also be off by
+    the rounding of the row's sum. The largest error counts, so that more effort only allows more. With effort 0 the
+    formula is evaluated for one draw of the numbers, with 1 for more, with 2 for many, and with -1 not at all. With 2
+    a JAX function also runs under ``jax.jit``.
     """
     dtype = case.dtype or how.dtype
     fine = dtype == "float64"  # there the error of the dense formula is told, and no bound
@@ -65,6 +69,12 @@ def tolerances(
         for leaf in found.keys() & size.keys():
             beside = _eps("float32") * largest(size[leaf]) / scale_of(wanted[leaf], found[leaf], tree)
             found[leaf] = found[leaf]._replace(allowed=found[leaf].allowed + beside)
+        if effort == MOST_EFFORT and not how.strict:
+            inputs = case.inputs(how.seed, dtype)
+            roundings = THROUGH_MAXIMUM * math.sqrt(inputs.arrays["key"].shape[-2]) * _eps(dtype)
+            through = right.around(inputs, in_parts(dense.of_largest))
+            for leaf in found.keys() & through.keys():
+                found[leaf] = found[leaf]._replace(more=roundings * through[leaf])
     return found
 
 
