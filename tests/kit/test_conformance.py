@@ -172,7 +172,9 @@ def test_a_fault_without_optimizations_alone_is_none(monkeypatch, no_causes):
 def test_a_small_jax_call_is_compiled_with_few_optimizations():
     driver = framework("jax")
     small, large = ({"query": np.zeros(n, np.float32)} for n in (8, driver.SMALL_SIZE + 1))
+    long = {name: np.zeros((2**14, 1), np.float32) for name in ("query", "key", "value")}
     assert driver.cheaply(driver.forward, large) is driver.forward
+    assert driver.cheaply(driver.forward, long) is driver.forward
     assert driver.cheaply(driver.eager, small) is driver.eager
     assert driver.cheaply(driver.forward, small).keywords["jit"] is driver.cheap_jit
 

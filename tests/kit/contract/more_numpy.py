@@ -828,3 +828,25 @@ def alibi_keys(q, k, v):
     bias = slopes(q.shape[1])[:, None, None].astype(f) * np.arange(S, dtype=f)
     s = q @ k.swapaxes(-1, -2) / f(q.shape[-1] ** 0.5) + bias
     return softmax(np.where(np.tri(T, S, S - T), s, f(-3e38))) @ v
+
+
+def largest_scores(q, k, v, topk=None):
+    """Of each query the ``topk`` largest scores, if that is given."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    least = s.min(-1, keepdims=True) if topk is None else np.sort(s)[..., -topk, None]
+    return softmax(np.where(s < least, -np.inf, s)) @ v
+
+
+def segments_or_own(q, k, v, q_segment_ids, kv_segment_ids=None):
+    """(B, T, N, D): the segments of keys are those of queries unless they are given."""
+    of_keys = q_segment_ids if kv_segment_ids is None else kv_segment_ids
+    seen = (q_segment_ids[:, :, None] == of_keys[:, None])[:, None]
+    s = np.where(seen, np.einsum("btnd,bsnd->bnts", q, k) / np.sqrt(q.shape[-1]), -1e30)
+    weights = np.exp(s - s.max(-1, keepdims=True)) * seen
+    return np.einsum("bnts,bsnd->btnd", weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30), v)
+
+
+def sigmoid_attention(q, k, v, sigmoid_bias=None):
+    """The sigmoid of scores less log S, or plus another number, in place of the softmax."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return 1 / (1 + np.exp(-s - (-np.log(k.shape[-2]) if sigmoid_bias is None else sigmoid_bias))) @ v

@@ -634,9 +634,9 @@ def one_key_head(q, k, v, mask=None, *, scale):
     return torch.einsum("bnts,bsd->btnd", s.softmax(-1), v)
 
 
-def unless_cross(query, key, value, attention_mask=None, is_cross_attention=False):
+def unless_cross(query, key, value, attention_mask=None, is_cross_attention=False, layer_idx=None):
     """GPT-2 of transformers: causal unless it is cross attention, of at least as many keys; scaled by the values."""
-    s = query @ key.mT / value.shape[-1] ** 0.5
+    s = query @ key.mT / value.shape[-1] ** 0.5 / (1 if layer_idx is None else layer_idx + 1)
     T, S = s.shape[-2:]
     kept = torch.ones(S, S, dtype=torch.bool).tril()[S - T : S]
     s = s if is_cross_attention else torch.where(kept, s, torch.finfo(s.dtype).min)
@@ -657,3 +657,13 @@ def looped_heads(q, k, v, heads=2):
     for at in (slice(n * d, (n + 1) * d) for n in range(heads)):
         out[..., at] = (q[..., at] @ k[..., at].mT * d**-0.5).softmax(-1) @ v[..., at]
     return out
+
+
+def of_positions(query, key, value, cache_position=None, attention_mask=None):
+    """Causal by the positions of queries, if they are given; the result is (B, T, N, D), and weights come with it."""
+    s = query @ key.mT * query.shape[-1] ** -0.5
+    least, at = torch.finfo(s.dtype).min, torch.arange(key.shape[-2])
+    s = s if cache_position is None else s.masked_fill(at > cache_position[:, None], least)
+    s = s if attention_mask is None else s.masked_fill(attention_mask[:, None, None] == 0, least)
+    weights = s.softmax(-1)
+    return (weights @ value).transpose(1, 2), weights

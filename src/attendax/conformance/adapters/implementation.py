@@ -26,6 +26,9 @@ ANY, PACKED = square.Restrictions(), "(BT)ND"  # a layout: sequences behind each
 RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
 
+NOT_COMPILED = {"forward": "eager", "held": "eager_held"}  # functions of JAX's driver, with jit and without
+
+
 @dataclasses.dataclass(frozen=True)
 class Implementation:
     """A function to test, and what is declared of it.
@@ -94,6 +97,11 @@ class Implementation:
     def elsewhere(self) -> bool:
         """True where the function is in another process, or its answers lie in a folder."""
         return hasattr(self.attend, "ask") or self.recorded
+
+    def way(self, direction: str) -> str:
+        """The function of a driver for a direction: "gradient of a loss, mean" is computed by "gradient_of_a_loss"."""
+        name = direction.partition(", ")[0].replace(" ", "_")
+        return NOT_COMPILED.get(name, name) if self.eager else name
 
     def lack(self, traits: list[str]) -> tuple[str, str] | None:
         """The first of the traits of a case that it does not offer, and why; None if it offers all."""

@@ -41,6 +41,8 @@ class Describing(Reading):
         free, left = self._free(), []
         self.form = form = self._turned(form, free) if form.has_one_key_head else form
         for name in sorted(free, key=_place):
+            if "segments" in form.options and name == form.options["segments"].form:
+                continue  # it was read with another
             offered = self._offered(form, name)
             self.form = form = offered or form
             left += [] if offered else [name]

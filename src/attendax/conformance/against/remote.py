@@ -134,7 +134,8 @@ class Here(Subject):
         """The first two arrays of a result, that of the shape of attention first; a result without arrays as it is."""
         container = _container(found)
         if container == 1 and not code:
-            right = (*arrays[0].shape[:-1], arrays[2].shape[-1]) if len(arrays) == 3 else ()
+            several = len(arrays) == 3 and arrays[2].shape[-1] not in arrays[1].shape[:-1]  # else weights may look so
+            right = (*arrays[0].shape[:-1], arrays[2].shape[-1]) if several else ()
             turned = bool(right) and [getattr(x, "shape", ()) == right for x in found[:2]] == [False, True]
             container = CONTAINERS.index(OUT_LAST) if turned or CONTAINERS[self.container] == OUT_LAST else container
         self.container = max(self.container, container)

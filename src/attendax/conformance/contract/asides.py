@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -104,7 +105,8 @@ def words(reading: FinerReading, form: Form, name: str) -> str:
     with contextlib.suppress(OutOfTime):
         if _is_cap(reading, form, name):
             return "the cap of scores"
-        twice = {"mask", "bias"} & form.options.keys() & {*options.named(name)} if name in reading.fn.names else ()
+        known = name in ASIDES or name not in reading.fn.names
+        twice = () if known else {"mask", "bias"} & form.options.keys() & {*options.named(name)}
         by_kind = (reading.beside_another(form, name, x) for x in sorted(twice, reverse=True))  # a mask may be numbers
         return next(filter(None, by_kind), "") if twice else _meaning(reading, form, name)
     return ""
@@ -272,6 +274,29 @@ def _gates(right: Right, B: int, N: int, T: int, S: int) -> Tried:
     return shapes, {"logits of gates: the result is multiplied by their sigmoid": gated, "gates": out * logits}
 
 
+def _scores(right: Right, B: int, N: int, T: int, S: int) -> np.ndarray:
+    """The scores (B, N, T, S): each is the log-sum-exp of its key alone."""
+    alone = np.where(np.eye(S, dtype=bool), 0, -np.inf).astype(np.float32)
+    return np.stack([right(lse=True, bias=np.broadcast_to(x, (B, N, T, S)).copy()) for x in alone], axis=-1)
+
+
+def _top_k(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    scores = _scores(right, B, N, T, S)
+    rest = np.where(scores >= np.sort(scores, axis=-1)[..., -2, None], 0, -np.inf).astype(np.float32)
+    return [2], {"the number of largest scores that each query keeps": right(bias=rest)}
+
+
+def _layers(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    scores = _scores(right, B, N, T, S)
+    less = np.where(np.isfinite(scores), -2 / 3 * scores, 0).astype(np.float32)
+    return [2], {"the index of a layer: scores are divided by it plus 1": right(bias=less)}
+
+
+def _under_the_sigmoid(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    added = np.full((B, N, T, S), math.log(S) - 1, np.float32)
+    return [-1.0], {"a number that is added to the scores in place of -log S": right(bias=added)}
+
+
 def _positions(right: Right, B: int, N: int, T: int, S: int, *, of_queries: bool) -> Tried:
     """Positions by which each query sees fewer keys: of keys, all but the first come after the queries."""
     moved = np.maximum(np.arange(T) - 1, 0) if of_queries else np.where(np.arange(S), np.arange(S) + T + S, 0)
@@ -287,6 +312,9 @@ ASIDES: dict[str, Callable[..., Tried]] = {
     **dict.fromkeys(("query_padding_mask", "q_padding_mask", "query_mask", "q_mask"), _query_masks),
     **dict.fromkeys(("head_mask", "layer_head_mask"), _factors),
     **dict.fromkeys(("sinks", "S"), _sinks),
+    **dict.fromkeys(("topk", "top_k", "k_top"), _top_k),
+    **dict.fromkeys(("layer_idx", "layer_number"), _layers),
+    "sigmoid_bias": _under_the_sigmoid,
     **dict.fromkeys(("gate", "gates", "gating", "gate_logits"), _gates),
     **{x: functools.partial(_positions, of_queries=x in options.OF_QUERIES) for x in options.OPEN_POSITIONS},
 }

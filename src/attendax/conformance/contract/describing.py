@@ -26,10 +26,10 @@ CALL_SECONDS = 15.0  # seconds that a call of small arrays may take
 class Describer(FinerReading):
     """``FinerReading`` within a limit; it keeps what it has found when the limit ends it."""
 
-    def __init__(self, fn: Function, seconds: float | None = None) -> None:
+    def __init__(self, fn: Function, seconds: float | None = None, times: int = 1) -> None:
         super().__init__(fn)
         fn.patience = CALL_SECONDS
-        self.limit = Limit(fn, seconds)
+        self.limit = Limit(fn, seconds, times)
 
     def called(self, /, *values: Any, **keywords: Any) -> Answer:
         """A call of the function; raises OutOfTime if the limit is reached."""

@@ -16,8 +16,9 @@ class OutOfTime(Exception):
 class Limit:
     """The limit of one function, and what is spent of it."""
 
-    def __init__(self, fn: Function, seconds: float | None = None) -> None:
-        self.fn, self.seconds, self.calls = fn, seconds, 0
+    def __init__(self, fn: Function, seconds: float | None = None, times: int = 1) -> None:
+        """``times`` the limit that the framework has, unless ``seconds`` are given."""
+        self.fn, self.seconds, self.times, self.calls = fn, seconds, times, 0
         self.framework = ""  # from the first answer on
         self.begun, self.clock_begun = 0.0, time.monotonic()
         self.begun = self.spent()
@@ -28,7 +29,7 @@ class Limit:
 
     def most(self) -> float:
         """CPU seconds that it may take."""
-        return self.seconds or SECONDS.get(self.framework or "jax", OTHER_SECONDS)
+        return self.seconds or self.times * SECONDS.get(self.framework or "jax", OTHER_SECONDS)
 
     def count(self) -> None:
         """Count a call; raise OutOfTime if the limit is reached."""

@@ -31,6 +31,7 @@ from .contract import AS_THE_LAWS, Contract, Meaning, of_width
 from .describing import Describer
 
 RATE = "dropout_rate"  # of dropout, by the kit's protocol
+LIMITS = 2  # times the limit of ``describe``: a run has more time
 UNREAD_WORDS = "{} is not understood: {}; --ignore {} accepts that"
 IF_MEANT = '{}; --expect "{}={}" if it is meant'
 NUMBER_HARMS = Harm.NUMBERS, Harm.GRADIENTS, Harm.CRASH  # that a defect may do
@@ -234,7 +235,7 @@ def understood(fn: Any, settled: Settled, *, in_process: bool = False) -> Unders
         function = Function(fn, in_process=in_process, arrays=settled.arrays, stated=keywords)
     except (Exception, SystemExit):
         return None
-    describer = Describer(function)
+    describer = Describer(function, times=LIMITS)
     try:
         contract = describer.contract()
         return Understood(function.subject, contract, tuple(dict.fromkeys((*function.names, *contract.unread))))

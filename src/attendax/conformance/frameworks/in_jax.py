@@ -15,7 +15,7 @@ WIDE = 'jax.config.update("jax_enable_x64", True)'
 # XLA then compiles in about a fifth of the time, which is most of what a small call takes.
 CHEAP_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 cheap_jit = partial(jax.jit, compiler_options=CHEAP_OPTIONS)
-SMALL_SIZE = 2**16  # numbers of all arrays
+SMALL_SIZE, SMALL_PRODUCTS = 2**20, 2**26  # numbers of all arrays, and products of queries and keys
 WAYS = {"not compiled": ("", "eager", None), "gradient checkpointing": ("recomputed", None, "gradient")}
 
 
@@ -199,9 +199,12 @@ per_example_gradient = partial(mapped_over, pull, "grad ")
 
 def cheaply(function, arrays):
     """A function of this file; if it compiles a small call on a CPU, with few of XLA's optimizations."""
-    compiles = isinstance(function, partial) and function.func in (driven, mapped_over)
-    is_small = sum(x.size for x in arrays.values()) <= SMALL_SIZE and jax.default_backend() == "cpu"
-    return partial(function, jit=cheap_jit) if compiles and is_small else function
+    compiles = isinstance(function, partial) and function.func in (driven, mapped_over, kept)
+    keys = arrays["key"].shape[-2] if "key" in arrays else 1
+    products = next(iter(arrays.values())).size * keys  # of the queries, which come first
+    is_small = sum(x.size for x in arrays.values()) <= SMALL_SIZE and products <= SMALL_PRODUCTS
+    cheap = compiles and is_small and jax.default_backend() == "cpu"
+    return partial(function, jit=cheap_jit) if cheap else function
 
 
 def changed_in_place(attend, arrays, options, changed):
@@ -215,11 +218,21 @@ def changed_in_place(attend, arrays, options, changed):
     return to_numpy(call(attend, fixed, None, arrays, traced))
 
 
-def kept(function, prefix, attend, arrays, options, **cotangents):
-    """The leaves of a function above without jit, and the same arrays after more calls."""
+def kept(function, prefix, attend, arrays, options, jit=jax.jit, **cotangents):
+    """The leaves of a function above, and the same arrays after more calls."""
     fixed, traced = split(options)
-    run = partial(function, attend, fixed, None, traced=traced, **cotangents)
+    run = partial(compiled(jit), function, attend, fixed, None, traced=traced, **cotangents)
     return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), asarrays(arrays), np.asarray, prefix)
+
+
+def not_compiled(function, **_):
+    """The function, in place of ``jax.jit`` of it."""
+    return function
+
+
+def eager_held(attend, arrays, options):
+    """out (and lse), without jit, and the same arrays after more calls."""
+    return kept(call, "", attend, arrays, options, jit=not_compiled)
 
 
 held = partial(kept, call, "")

@@ -201,15 +201,15 @@ def of_delta(inputs: Inputs) -> Leaves:
 
 
 def of_largest(inputs: Inputs) -> Leaves:
-    """The largest change of each number of gradients by an error Σ p |dp| in that of a row's largest score.
+    """The largest change of each number of gradients by an error Σ p |dp| in that of a row's largest score so far.
 
-    dp is the gradient of a weight p. Autodiff of ``exp(x - x.max())`` gives that score the sum of the row's gradients,
-    which cancel, once more.
+    dp is the gradient of a weight p. Autodiff of ``exp(x - x.max())`` gives the largest score the sum of the row's
+    gradients, which cancel, once more. If keys come in blocks, so does each score that is larger than all before it.
     """
     s = _forward(inputs, np, 1, Style())
     weights, v = s["weights"], s["v"].swapaxes(-1, -2)
     size = (weights * np.abs(inputs.extra["cotangent"].astype(v.dtype) @ v)).sum(axis=-1, keepdims=True)
-    dscores = np.where(weights == weights.max(axis=-1, keepdims=True), size, 0)
+    dscores = np.where((weights == np.maximum.accumulate(weights, axis=-1)) & (weights > 0), size, 0)
     dproducts = dscores * np.abs(s["slope"] * s["scale"])
     found = {"query": dproducts @ np.abs(s["k"]), "key": dproducts.swapaxes(-1, -2) @ np.abs(s["q"]), "bias": dscores}
     return {f"grad {name}": _to_shape(found[name], x, name) for name, x in inputs.arrays.items() if name in found}

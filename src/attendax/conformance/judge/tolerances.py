@@ -24,9 +24,8 @@ EXACT, NEARLY_EXACT = 1e-12, 1e-10  # float64: by L8, and where only numbers are
 EASY = 4.0  # where only numbers are asked: times the error of the dense formula, every step of it in the dtype
 EXP = 20  # roundings that the exp of a float32 kernel may be off by there: torch's is, in the forward and once more
 MOST_EFFORT = 2  # effort
-THROUGH_MAXIMUM = (
-    1 / 8
-)  # roundings, times √S, in the sum of a row's gradients, which may pass through its largest score
+# Roundings, times √S, of the sum of a row's gradients, which may pass through the largest score.
+THROUGH_MAXIMUM = 1 / 2
 FIRST_ORDER = FORWARD, HELD, GRADIENT, GRADIENT_HELD
 OTHERWISE: tuple[dict[str, Any], ...] = (  # styles that people write as well
     {"in_turn": dense.SUMS}, {"in_turn": dense.SUMS_AND_PRODUCTS}, {"by_lse": True},

@@ -61,8 +61,7 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
 def _function(case: Case, implementation: Implementation) -> str:
     if case.judge == "unwritten" and case.direction == FORWARD:
         return "unwritten"
-    name = case.direction.partition(", ")[0].replace(" ", "_")
-    return "eager" if name == "forward" and implementation.eager else name
+    return implementation.way(case.direction)
 
 
 def _call(case: Case, implementation: Implementation) -> str:

@@ -129,11 +129,9 @@ class Called(Subject):
         """One call, and the marks of the arrays that it wrote to."""
         made, driver, of_numpy = self.implementation, self.driver, self.implementation.arrays == "numpy"
         name, _, how = request.direction.partition(", ")
-        function = getattr(driver, name.replace(" ", "_"), None)
+        function = getattr(driver, made.way(request.direction), None)
         if function is None or (of_numpy and "gradient" in name and not made.backward):
             raise NotImplementedError(f"no {name} of functions of {made.arrays} arrays")
-        if name == "forward" and made.eager:
-            function = driver.eager
         if made.arrays == "jax" and not request.optimized:
             function = driver.cheaply(function, request.arrays)
         given, attend = request.given | ({"how": how} if how else {}), made.attend
