@@ -41,7 +41,7 @@ HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText, MLX and Informer
 LAYOUTS = "layout", "kv_layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 SCALED = "bias, scale, softcap, mask"  # the order of steps in which the scale is applied to a bias as well
 Right = Callable[..., np.ndarray]  # the result by the law, with a bias or without; or its log-sum-exp
-Tried = tuple[list[np.ndarray], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
+Tried = tuple[list[Any], Mapping[str, np.ndarray]]  # values that it may take; right results, by their words
 
 
 def idle(reading: FinerReading, form: Form, name: str) -> str:
