@@ -350,6 +350,7 @@ OPEN = {
     "keras": "scaled",
     "drops_scores": "before the softmax",
     "drops_results": "of the result",
+    "drops_unasked": "in every call",
     "drops_always": "in inference",
     "sides_literal": "only -1 on both sides",
     "farther_more": "wrong sign",

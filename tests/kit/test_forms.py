@@ -427,10 +427,14 @@ def is_so(form, words, report):
     return bool(cases) and any(alike(x.but(**value)) for value in others for x in (form, LAW))
 
 
-@pytest.mark.parametrize("norm", ["unit", "root mean square", "unit, eps", "root mean square, eps"])
-def test_gradients_through_a_norm(norm):
+@pytest.mark.parametrize(
+    ("axis", "value"),
+    [("norm", x) for x in ("unit", "root mean square", "unit, eps", "root mean square, eps")]
+    + [("rotary", x) for x in list(TABLE["rotary"])[1:]],
+)
+def test_gradients_through_a_norm_or_a_rotation(axis, value):
     """By the difference of two results along random tangents."""
-    rng, conventions = np.random.default_rng(0), LAW.but(norm=norm)
+    rng, conventions = np.random.default_rng(0), LAW.but(**{axis: value})
     arrays = {x: rng.normal(size=(2, n, t, 6)) for x, n, t in (("query", 4, 5), ("key", 2, 7), ("value", 2, 7))}
     cotangent = rng.normal(size=(2, 4, 5, 6))
     tangents = {name: rng.normal(size=x.shape) for name, x in arrays.items()}

@@ -263,3 +263,26 @@ def ab_first(q, k, v, ab=None, sm_scale=1.0):
     """A reference of JAX's flash attention for TPU, which adds ab before the scale."""
     s = q @ k.swapaxes(-1, -2)
     return jax.nn.softmax((s if ab is None else s + ab) * sm_scale) @ v
+
+
+def updated_cache(q, k, v, k_cache, v_cache, index):
+    """A step of decoding, (B, N, D): one key is put into a cache, of which the slots behind it are not read."""
+    k_cache, v_cache = (
+        jax.lax.dynamic_update_slice(x, y[:, None], (0, index, 0, 0)) for x, y in ((k_cache, k), (v_cache, v))
+    )
+    s = jnp.einsum("bnd,bsnd->bns", q, k_cache) / q.shape[-1] ** 0.5
+    s = jnp.where(jnp.arange(s.shape[-1]) <= index, s, jnp.finfo(s.dtype).min)
+    return jnp.einsum("bns,bsnd->bnd", jax.nn.softmax(s, -1), v_cache), (k_cache, v_cache)
+
+
+def _rope(x):
+    """(B, T, N, D), in pairs of halves of a head, as in GPT-NeoX."""
+    T, D = x.shape[1::2]
+    angles = jnp.tile(jnp.outer(jnp.arange(T), 1e4 ** (-jnp.arange(0, D, 2) / D)), 2)[:, None]
+    other = jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1)
+    return (x * jnp.cos(angles) + other * jnp.sin(angles)).astype(x.dtype)
+
+
+def rotary(q, k, v, causal=False):
+    """(B, T, N, D): queries and keys are rotated by their positions."""
+    return jax.nn.dot_product_attention(_rope(q), _rope(k), v, is_causal=causal)

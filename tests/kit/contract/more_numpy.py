@@ -850,3 +850,13 @@ def sigmoid_attention(q, k, v, sigmoid_bias=None):
     """The sigmoid of scores less log S, or plus another number, in place of the softmax."""
     s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
     return 1 / (1 + np.exp(-s - (-np.log(k.shape[-2]) if sigmoid_bias is None else sigmoid_bias))) @ v
+
+
+def written_cache(xq, xk, xv, cache_k, cache_v, start_pos):
+    """LLaMA's step of decoding, (B, T, N, D): new keys are written into a cache, and earlier ones are read there."""
+    B, T, N = xq.shape[:3]
+    cache_k[:B, start_pos : start_pos + T], cache_v[:B, start_pos : start_pos + T] = xk, xv
+    k, v = (np.repeat(x[:B, : start_pos + T], N // x.shape[2], axis=2) for x in (cache_k, cache_v))
+    s = np.einsum("btnd,bsnd->bnts", xq, k) / np.sqrt(xq.shape[-1])
+    s = np.where(np.tri(T, start_pos + T, start_pos), s, -np.inf)
+    return np.einsum("bnts,bsnd->btnd", softmax(s), v).reshape(B, T, -1)

@@ -667,3 +667,54 @@ def of_positions(query, key, value, cache_position=None, attention_mask=None):
     s = s if attention_mask is None else s.masked_fill(attention_mask[:, None, None] == 0, least)
     weights = s.softmax(-1)
     return (weights @ value).transpose(1, 2), weights
+
+
+def of_both(x, latents, to_q, to_kv, heads=4):
+    """The Perceiver's resampler: keys are made of both arrays."""
+    q, k, v = latents @ to_q, *(torch.cat([x, latents], 1) @ to_kv).chunk(2, -1)
+    q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in (q, k, v))
+    return ((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def default_divisor(query, key, value, query_pre_attn_scalar=256):
+    """Causal, with the scale of Gemma: 1/16 by default."""
+    s = query @ key.mT * query_pre_attn_scalar**-0.5
+    T, S = s.shape[-2:]
+    return s.masked_fill(~torch.ones(T, S, dtype=torch.bool).tril(S - T), -1e30).softmax(-1) @ value
+
+
+def in_three_parts(query, key, value, num_heads, in_proj_weight, in_proj_bias, add_zero_attn=False):
+    """(T, B, N·D): one weight has three parts, one for each array."""
+    q, k, v = (
+        torch.nn.functional.linear(x, w, b).unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+        for x, w, b in zip((query, key, value), in_proj_weight.chunk(3), in_proj_bias.chunk(3), strict=True)
+    )
+    k, v = (torch.cat([x, 0 * x[:, :, :1]], 2) if add_zero_attn else x for x in (k, v))
+    out = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+    return out.permute(2, 0, 1, 3).flatten(2)
+
+
+def drops_unasked(query, key, value, dropout=0.1):
+    """The Annotated Transformer's function with a number for dropout: it drops in every call."""
+    weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+    return torch.nn.functional.dropout(weights, dropout) @ value
+
+
+def dropout_everywhere(q, k, v, dropout=0.0, training=False):
+    """Weights are dropped, and so are numbers of the result, as by nanoGPT's layer."""
+    weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+    return torch.dropout(torch.dropout(weights, dropout, training) @ v, dropout, training)
+
+
+def rotary_of_weights(x, wq, wk, wv, wo, n_heads, n_kv_heads=None, mask=None, rope_theta=1e4):
+    """LLaMA's layer, (B, T, N·D): queries and keys are rotated in pairs of neighbours."""
+    q, k, v = (
+        torch.nn.functional.linear(x, w).unflatten(-1, (-1, len(wq) // n_heads)).transpose(1, 2) for w in (wq, wk, wv)
+    )
+    angles = torch.outer(torch.arange(x.shape[1]), rope_theta ** (-torch.arange(0, q.shape[-1], 2) / q.shape[-1]))
+    turn = torch.polar(torch.ones_like(angles), angles)
+    q, k = (torch.view_as_real(torch.view_as_complex(y.unflatten(-1, (-1, 2))) * turn).flatten(-2) for y in (q, k))
+    k, v = (y.repeat_interleave(n_heads // (n_kv_heads or n_heads), 1) for y in (k, v))
+    s = q @ k.mT / q.shape[-1] ** 0.5
+    s = s if mask is None else s + mask
+    return torch.nn.functional.linear((s.softmax(-1) @ v).transpose(1, 2).flatten(2), wo)

@@ -39,7 +39,7 @@ READ_AS = "scale", "softcap", "bias", "mask", "key_lengths", "segments", "offset
 OF_TABLE = {  # axes whose values are told by the words of the table, and what is done by the law
     "joins": ("several rules", "joins them by and"), "pairs": ("keys", "takes all that the rules allow"),
     "fill": ("scores of what is masked", "sets them to minus infinity"), "weights": ("weights", "takes the softmax"),
-    "norm": ("queries and keys", "takes them as they are"),
+    "norm": ("queries and keys", "takes them as they are"), "rotary": ("rotary positions", "has none by itself"),
     "split": ("the split into heads", "keeps them apart"),
     "join": ("the heads of the result", "keeps them apart"),
     "width": ("numbers of a head", "takes all of them"),

@@ -61,8 +61,10 @@ class Describing(Reading):
     def _free(self) -> list[str]:
         """Its keywords that may be options."""
         known = {name for row in OPTIONS.values() for name in (*row.names, *DROPOUT_NAMES)}
-        known |= {x for x in self.fn.meant if x not in options.MEANT and options.named(x)}  # by a part of its name
+        parts = (x for x in self.fn.meant if x not in options.MEANT and not options.WEIGHT.fullmatch(x))
+        known |= {x for x in parts if options.named(x)}  # by a part of its name
         unread = {*self.fn.required, *OF_NO_OPTION, *(self.fn.meant.keys() - known)}
+        unread |= {*self.fn.meant} if any(x.startswith(options.CACHED) for x in self.fn.meant.values()) else set()
         return [x for x in self.fn.names if x not in unread or x in self.fn.stated]
 
     def _second(self, form: Form) -> Form:
@@ -77,7 +79,7 @@ class Describing(Reading):
 
     def _grouped(self, form: Form) -> Form:
         """The form in which keys have fewer heads than queries, if the function takes that, right or wrong."""
-        if form.pack or "N" not in form.layout or form.has_one_key_head:
+        if form.pack not in ("", options.CACHED) or "N" not in form.layout or form.has_one_key_head:
             return form
         switch = {name: True for name in GROUPED_NAMES if name in self.fn.names}
         wide = dataclasses.replace(form, grouped=True, given={**form.given, **switch})

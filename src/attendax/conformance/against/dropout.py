@@ -13,7 +13,8 @@ DROPOUT_KEYS = 64  # keys, of which some are dropped
 MODES = {"training": True, "train": True, "deterministic": False}
 UNSCALED, DIVIDED, OTHER_MEAN = "does not scale what is kept", "divides what is kept by the rate", "has another mean"
 BEFORE, AFTER, RATE = "drops scores before the softmax", "drops numbers of the result", 0.25
-IN_INFERENCE = "acts in inference as well"
+BOTH = "drops weights, and numbers of the result"
+IN_INFERENCE, UNASKED = "acts in inference as well", "acts unless 0 is given"
 SCALED = "scales what is kept by 1/(1 - rate)"
 OF_ALL_QUERIES = "draws the same weights for all queries"
 
@@ -39,7 +40,8 @@ def read(caller: Caller, form: Form, name: str) -> Form:
     if modes and _differ(caller, (off, random), (without, random)):
         return form.but(dropout=IN_INFERENCE)
     if np.ptp(answer[0], -1).max() > ROUGH:  # of values that are equal, results are
-        return form.but(dropout=AFTER)
+        kept = answer[0][answer[0] != 0]  # of which each is the same sum, unless weights are dropped as well
+        return form.but(dropout=BOTH if np.ptp(kept) > ROUGH and abs(kept.mean() * (1 - RATE) - 1) < 0.15 else AFTER)
     mean, apart = (float(x) for x in (answer[0].mean(), abs(answer[0] - 1).max()))
     if apart < 1e-3:
         draws = _differ(caller, (with_rate, random), (form, Probe(many, {})))
@@ -49,7 +51,11 @@ def read(caller: Caller, form: Form, name: str) -> Form:
     if abs(mean - 1) < 0.15 and alike and query.shape[2] > 1 and np.ptp(alike[0], -2).max() < ROUGH:
         return form.but(dropout=OF_ALL_QUERIES)
     means = {SCALED: 1.0, UNSCALED: 1 - RATE, DIVIDED: (1 - RATE) / RATE}
-    return form.but(dropout=next((x for x, right in means.items() if abs(mean / right - 1) < 0.15), OTHER_MEAN))
+    found = next((x for x, right in means.items() if abs(mean / right - 1) < 0.15), OTHER_MEAN)
+    by_default = dataclasses.replace(form, given={k: x for k, x in form.given.items() if k != name})
+    unasked = not modes and bool(caller.fn.defaults.get(name)) and found == SCALED
+    unasked = unasked and _differ(caller, (by_default, Probe(many, {})), (form, Probe(many, {})))
+    return form.but(dropout=UNASKED if unasked else found)
 
 
 def _differ(caller: Caller, *calls: tuple[Form, Probe]) -> bool:

@@ -11,8 +11,21 @@ from ..worker.errors import Failed
 from . import extremes, forms
 from .asking import NARROW, TOLERANCE, Answer, Candidate, Equality, Probe, arrays, distance, narrowed
 from .forms import Form, Option
-from .options import AXIS, OF_KEYS, OPTIONS, RULES, WITH_CAUSAL, beside, drawn, first_kind, is_one_for_both, own_values
+from .options import (
+    AXIS,
+    OF_KEYS,
+    OPTIONS,
+    RULES,
+    UNDER_A_ROOT,
+    WITH_CAUSAL,
+    beside,
+    drawn,
+    first_kind,
+    is_one_for_both,
+    own_values,
+)
 from .options import given as given_as
+from .weights import WEIGHTS
 
 SMALL_SIZES = (  # T, S, D
     (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (3, 2, 1), (4, 1, 1), (3, 3, 2), (3, 5, 4),
@@ -96,7 +109,7 @@ def with_each_value(ours: str, form: Form) -> Iterator[Probe]:
         values: Iterable[Any] = _near(form.defaults.get(option.name))
     else:
         values = (*OPTIONS[ours].values, *own_values(ours, option, form.how, 1)) if option.name else ()
-    for x in values:
+    for x in values if option.form != UNDER_A_ROOT else (x for x in values if x > 0):
         yield from small({ours: x, **more})
     if ours == "mask" and option.form.startswith("BNTS"):
         yield from small({"mask": _of_each_head}, heads=2)
@@ -179,7 +192,7 @@ def _cases(form: Form, sizes: tuple[int, ...], *, alone: bool) -> Iterator[Probe
             continue
         rng = np.random.default_rng(k)
         options = {x: drawn(x, form.options[x].form, shape, k, each_head=k % 3 != 1) for x in asked}
-        if "mask" in asked and not unlike:
+        if "mask" in asked and not unlike and form.layout not in WEIGHTS:  # whose result is multiplied: NaN spreads
             options["mask"][..., 0] = rng.random(options["mask"].shape[:-1]) < 0.9
         for groups in (0, 2) if form.grouped and len(asked) < 2 and shape[1] > 1 else (0,):
             yield Probe(arrays(shape, groups, seed=k + 1), options)

@@ -178,6 +178,9 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     if {*ONE_HOT} & {*fn.meant.values()}:
         yield from _of_weights(form, sizes)
         return
+    if any(x.startswith(options.CACHED) for x in fn.meant.values()):
+        yield from _cached(form)
+        return
     square, begins = sizes[2::2] == sizes[3::2], {*BEGINS} & {*fn.meant}
     packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2 and sizes[4] == sizes[5])
     orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
@@ -209,6 +212,16 @@ def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
     for layout, (keys, results) in options.IN_GROUPS.items() if count >= 3 else ():
         for returned in results:
             yield dataclasses.replace(form, layout=layout, of_keys=(keys, keys), returned=returned, grouped=True)
+
+
+def _cached(form: Form) -> Iterator[Form]:
+    """Each way in which a function may take the last keys and values beside arrays with room for more of them."""
+    earlier = "xp.concatenate([{0} * (xp.arange(S) < S - T)[:, None], xp.ones_like({0}[:, :, :1])], 2)"
+    for layout, results in options.CACHED_LAYOUTS.items():
+        for keys, returned in itertools.product(options.ONE_QUERY.get(layout, (layout,)), results):
+            into = {f"{options.CACHED} {x}": options.INTO[keys].format(x=earlier.format(x)) for x in ("key", "value")}
+            meant = {k: into.get(x, x) for k, x in form.meant.items()}
+            yield dataclasses.replace(form, layout=layout, returned=returned, pack=options.CACHED, meant=meant)
 
 
 def _of_weights(form: Form, sizes: tuple[int, ...]) -> Iterator[Form]:

@@ -14,6 +14,7 @@ from .weights import MOST_HEADS
 ALWAYS_WORDS = {  # axes of every call, in words
     "pairs": "keys", "norm": "norms of queries and keys", "split": "split into heads", "join": "joining of heads",
     "width": "numbers of a head", "weights": "weights", "cap": "cap of scores", "alibi": "ALiBi of its own",
+    "rotary": "rotary positions of its own",
 }  # fmt: skip
 OF_RULES = "joins", "fill"  # axes of what is masked
 NO_MAXIMUM = "without the maximum"

@@ -3,6 +3,7 @@
 On this side a mask is (B or 1, N or 1, T, S) with True = attend, a scale a factor, and a window or an offset a number.
 """
 
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ VARLEN = PACKED  # the tokens of all on one axis; behind those of each is one mo
 FLAT = "(B·T)ND"  # batches one after the other, of which the function is told the number
 INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",
+    "TNBD": "{x}.swapaxes(0, 2)",
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",
     "T(ND)": "{x}.swapaxes(0, 1).reshape({x}.shape[1], -1)", "BTD": "{x}", "TD": "{x}",
     "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)",
@@ -27,6 +29,7 @@ INTO = {  # a layout of arrays, from (B, N, T, D): a line of Python
 }  # fmt: skip
 OUT_OF = {  # and back
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 0, 2)", "NBTD": "{x}.swapaxes(0, 1)",
+    "TNBD": "{x}.swapaxes(0, 2)",
     "BT(ND)": "{x}.reshape(B, {x}.shape[1], heads, -1).swapaxes(1, 2)", "NTD": "{x}[None]",
     "TND": "{x}.swapaxes(0, 1)[None]", "BTD": "{x}[:, None]", "TD": "{x}[None, None]",
     "T(ND)": "{x}.reshape({x}.shape[0], heads, -1).swapaxes(0, 1)[None]",
@@ -66,7 +69,7 @@ KEY_LAYOUTS = (  # of queries; of keys and of values: one head without an axis, 
     ("BNTD", "BSD", "BSD"), ("BTND", "BSD", "BSD"), ("BT(ND)", "BSD", "BSD"), ("BNTD", "BNDS", "BNTD"),
 )  # fmt: skip
 MOVED = (  # the heads of a result elsewhere than those of the arrays
-    ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
+    ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"), ("TNBD", "TB(ND)"),
     ("TND", "T(ND)"), ("NTD", "T(ND)"), ("BND", "B(ND)"), ("ND", "(ND)"),
 )  # fmt: skip
 RESULT_LAYOUTS = INTO | {  # layouts of a result, and back
@@ -125,6 +128,13 @@ MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axe
 
 
 ARRAY_COUNTS = {"qkv": "3", "kv": "2"}  # of the arrays in one
+PAST_PAIRS = (  # parameters for the keys and values of earlier calls
+    ("past_key", "past_value"), ("past_k", "past_v"), ("k_cache", "v_cache"), ("cache_k", "cache_v"),
+    ("k_past", "v_past"), ("key_cache", "value_cache"), ("cached_key", "cached_value"),
+)  # fmt: skip
+PAST_IN_ONE = "past_key_value", "past_key_values", "layer_past", "past_kv", "kv_cache", "past", "cache"  # or None
+CACHED = "cached"  # a pack of the last keys and values; the others lie in two arrays that have room for more
+CACHED_LAYOUTS = {"BTND": ("", "BT(ND)"), "BNTD": ("", "BTND", "BT(ND)"), "BND": ("", "B(ND)")}  # and those of results
 SHARED = {"kv scaled": "2 * query", "kv unscaled": "query"}  # packs of keys that are the values, 4 times as wide
 JOINED = {"N": 1, "D": 3}  # axes of (B, N, T, D) on which arrays are joined, before they have another layout
 
@@ -142,7 +152,7 @@ def axes_of(layout: str, pack: str = "") -> str:
         count, at = ARRAY_COUNTS[name], next(k for k, x in enumerate(axes) if "D" in x)
         at = -1 if axis == "W" and layout[0] in "CM" else at
         axes[at] = f"{count}·{axes[at]}" if axis in "NW" else axes[at].replace("D", f"{count}·D")
-    elif name and pack not in SHARED:
+    elif name and pack not in (*SHARED, CACHED):
         axes.insert(int(axis), ARRAY_COUNTS[name])
     return f"({', '.join(axes)})"
 
@@ -427,6 +437,7 @@ MEANT = {  # Python in D, the width of a head, N and G, the heads of queries and
     **dict.fromkeys(RANDOM_NAMES, "None"),
     **dict.fromkeys(("module", "self", "config", "cfg"), MODULE_STUB),
     **dict.fromkeys(("slopes", "alibi_slopes"), "xp.zeros((N,))"),
+    **dict.fromkeys(PAST_IN_ONE, "None"),
     **dict.fromkeys(NORM_WEIGHTS, "xp.ones((D,), dtype=query.dtype)"),
 }
 OPEN_MASKS = tuple(  # of a mask that may not be None: nothing is masked by it, where True attends, or drops
@@ -467,6 +478,15 @@ class Completed(NamedTuple):
     by_name: tuple[str, ...] = ()  # the arrays, where something else comes before one of them
 
 
+def _cached(names: Sequence[str], required: Sequence[str]) -> dict[str, str]:
+    """Python for the keys and values of earlier calls, and for their number, beside query, key and value."""
+    pair = next((x for x in PAST_PAIRS if {*x} <= {*required}), ())
+    others = [x for x in required if x not in (*pair, *HEAD_NAMES)]
+    at = others[3:] or [x for x in names if x not in required and "offset" in named(x)]
+    of_arrays = {x: f"{CACHED} {array}" for x, array in zip(pair, ("key", "value"), strict=True)} if pair else {}
+    return of_arrays | {at[0]: "S - T"} if pair and len(others[:3]) == 3 and len(at) == 1 else {}
+
+
 def completed(
     names: Sequence[str], required: Sequence[str], defaults: Mapping[str, Any], source: str = ""
 ) -> Completed:
@@ -477,9 +497,13 @@ def completed(
     meant |= {x: "D" for x in names if x in WIDTH_NAMES and defaults.get(x, ...) is not None}
     optional = (x for x in ("config", "cfg") if x in defaults and defaults[x] is None)
     meant |= {x: MODULE_STUB for x in optional if re.search(rf"\b{x}\.({'|'.join(HEAD_NAMES)})\b", source)}
+    meant |= _cached(names, required)
     merged = any(y in HEAD_NAMES for y in names)
-    if any(x not in (*meant, *HEAD_NAMES) and not WEIGHT.fullmatch(x) for x in required):  # else they are the arrays
-        meant |= {x: unchanging(x, merged=merged) for x in required if WEIGHT.fullmatch(x)}
+    others = [x for x in required if x not in (*meant, *HEAD_NAMES) and not WEIGHT.fullmatch(x)]
+    if others:  # else weights are the arrays
+        of_torch = re.search(r"\blinear\(", source)  # whose weights have the axes (out, in)
+        of_width = functools.partial(unchanging, merged=merged, apart=len(others) >= 3, axis=0 if of_torch else 1)
+        meant |= {x: of_width(x) for x in required if WEIGHT.fullmatch(x)}
     for name in required[3:]:  # by a part of its name
         for ours in named(name)[:1]:
             meant.setdefault(name, MEANT.get(ours, "None"))

@@ -43,12 +43,16 @@ OPEN_VALUES = {  # by name
     **OPEN_POSITIONS,
     **OPEN_ROTATIONS,
     "S": OPEN_SINKS,
+    "cache_len": ("0", *OPEN["key_lengths"], "S"),
 }
 ALL_TRIED = {ZERO_BIASES, *OPEN_ROTATIONS.values()}  # values of which each is tried, also beside others
-OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "alibi", "weights"  # axes that count in a plain call
-HINTS = {"norm": "norm", "alibi": "alibi|slope", "weights": "relu|sigmoid|top_?k"}  # in a source: axes to try first
-OF_SCORES = "norm", "alibi", "weights"  # beside which scores may not be scaled
-OF_CAUSAL = "split", "join", "norm", "alibi", "weights"  # beside which it may always be causal
+# Axes that count in a plain call.
+OF_PLAIN = "heads", "split", "join", "pairs", "width", "norm", "rotary", "alibi", "weights"
+HINTS = {  # in a source: axes to try first
+    "norm": "norm", "rotary": "rope|rotary|rotate|freq|theta", "alibi": "alibi|slope", "weights": "relu|sigmoid|top_?k",
+}  # fmt: skip
+OF_SCORES = "norm", "rotary", "alibi", "weights"  # beside which scores may not be scaled
+OF_CAUSAL = "split", "join", "norm", "rotary", "alibi", "weights"  # beside which it may always be causal
 ALWAYS = "", *OPTIONS["is_causal"].axes["causal"]  # values of being causal without an option
 SHARED_DROPOUT = ("broadcast_dropout",)  # by which heads drop the same weights, as of flax unless it is False
 WRAP = "wrap it in a function of query, key and value that gives {}"
@@ -153,8 +157,7 @@ class PlainCall(Caller):
 
     def _by_axes(self, form: Form, probe: Probe, axes: Sequence[str]) -> Form | None:
         """The form of a function that is unusual by one of the axes, by calls of each kind."""
-        own = (self.fn.defaults.get(x) for x in OPTIONS["scale"].names)
-        numbers = [f"{x:.6g}" for x in own if isinstance(x, int | float) and x not in (False, True)]
+        numbers = [f"{x:.6g}" for x in self._own_scales()]
         for axis in axes:
             scales = (BY_LAW["scale"], *["1", *numbers] * (axis in OF_SCORES))
             joins = (BY_LAW["join"], "mixed")[: 1 + (axis == "split")]  # who splits heads so may join them so
@@ -186,6 +189,7 @@ class PlainCall(Caller):
         """The layout, the order of the arrays, the scale and whether it is always causal, at some sizes."""
         probe, other = (self.plain_probe(x) for x in (sizes, OTHER_SIZES[sizes]))
         self.sizes = sizes
+        own = [f"{x:.6g}" for given in self._own_scales() for x in (given, 1 / given, given**-0.5)]
         hinted = [axis for axis, words in HINTS.items() if re.search(words, self.fn.source, re.I)]
         for layout in self._layouts():
             if not self.answer(layout, probe):
@@ -194,7 +198,7 @@ class PlainCall(Caller):
             probes += [self.plain_probe(sizes, 2)] * layout.has_one_key_head  # a query head alone has any place
             hows = [
                 layout.but(scale=scale, always=always, empty=empty)
-                for always, scale in itertools.product(ALWAYS, TABLE["scale"])
+                for always, scale in itertools.product(ALWAYS, (*TABLE["scale"], *own))
                 for empty in (TABLE["empty"] if "without its own" in always else (BY_LAW["empty"],))  # its first query
             ]
             if (found := self.settled(hows, probes)) and self.takes(found, probe):
@@ -203,6 +207,11 @@ class PlainCall(Caller):
             if tried and (found := self._by_axes(layout, probe, hinted)):
                 return found
         return None
+
+    def _own_scales(self) -> list[float]:
+        """The numbers that a parameter for the scale has by default."""
+        own = (self.fn.defaults.get(x) for x in OPTIONS["scale"].names)
+        return [float(x) for x in own if isinstance(x, int | float) and x > 0 and x is not True]
 
     def _of_other_lengths(self, form: Form) -> Form:
         """The form of a function that is always causal except for a single query, or if there are as many as keys."""
@@ -227,7 +236,7 @@ class PlainCall(Caller):
 
     def takes(self, form: Form, probe: Probe) -> bool:
         """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
-        if form.layout in ONE_QUERY:
+        if form.layout in ONE_QUERY and form.of_keys:
             several = dataclasses.replace(form, layout=form.of_keys[0], of_keys=())
             return not any(self.is_result(self.answer(several, x), x) for x in (probe, self.plain_probe(SQUARE)))
         if "(" in form.layout or set("BN") <= set(form.layout) or form.layout in WEIGHTS:

@@ -51,9 +51,12 @@ def role_of(name: str) -> tuple[str, str]:
     return ROLES[role.lower()], "b" if kind[0].lower() == "b" else "w"
 
 
-def unchanging(name: str, *, merged: bool) -> str:
-    """Python for the weight of a projection that changes nothing."""
+def unchanging(name: str, *, merged: bool, apart: bool = False, axis: int = 0) -> str:
+    """Python for the weight of a projection that changes nothing; one of three ``apart`` arrays has three parts."""
     role, kind = role_of(name)
+    if apart and role == "qkv" and kind == "w":
+        own = f"xp.eye({'N * ' * merged}D, dtype=query.dtype)"
+        return f"xp.concatenate([{own}, {own}, {own}], {axis})"
     width = {"qkv": "3 * ", "kv": "2 * "}.get(role, "") + "N * " * merged + ("V" if role in "vo" else "D")
     return f"xp.{'eye' if kind == 'w' else 'zeros'}({width}, dtype=query.dtype)"
 
@@ -111,7 +114,8 @@ def by_name(weights: Mapping[str, Mapping[str, str]]) -> str:
         return ""
     taken = ((name, {at: f"options.pop({x!r})" for x, at in places.items()}) for name, places in weights.items())
     given = ", ".join(f"{name}={container(values)}" for name, values in taken)
-    call = f"call(*arrays, **options) if arrays else call({given}, **options)"
+    own = ", ".join(f"{x!r}" for places in weights.values() for x in places)
+    call = f"call(*arrays, {given}, **options) if {{{own}}} & {{*options}} else call(*arrays, **options)"
     line = f"fn = lambda *arrays, call=fn, **options: {call}"
     return "import types\n" * ("types." in line) + line
 

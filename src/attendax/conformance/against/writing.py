@@ -10,6 +10,7 @@ from .keywords import NoAdapter as NoAdapter
 from .options import (
     ARRAY_NAMES,
     BACK,
+    CACHED,
     INTO,
     JOINED,
     KEYS,
@@ -100,8 +101,8 @@ class Adapter(Keywords):
             return []
         a = self.a
         pack, _, axis = a.pack.partition(" ")
-        if a.pack in SHARED:
-            raise NoAdapter("the keys of A are its values")
+        if a.pack in (*SHARED, CACHED):
+            raise NoAdapter("the keys of A are its values" if a.pack in SHARED else "earlier keys of A lie in a cache")
         names = a.order if pack == "qkv" else a.order.removeprefix("query, ")
         into, merged = OUT_OF[a.layout], a.layout.replace("(ND)", "M")
         lines = [f"{names} = xp.moveaxis({pack}, {axis}, 0)"] if pack and axis not in JOINED else []
@@ -157,7 +158,9 @@ class Adapter(Keywords):
         if self.loops:
             return self._looped(into, words)
         pack, _, axis = b.pack.partition(" ")
-        parts, before = [self._given(x, into).format(x=x) for x in self._order()], list[str]()
+        new = "[:, :, S - T :]" * (b.pack == CACHED)
+        given = {x: x + new * (x != "query") for x in self._order()}
+        parts, before = [self._given(x, into).format(x=line) for x, line in given.items()], list[str]()
         if b.has_one_key_head:
             return self._by_groups(parts, words)
         alone = parts[: pack == "kv"]
@@ -168,6 +171,9 @@ class Adapter(Keywords):
             before, arrays = [f"{pack} = {joined}"], [*alone, into.format(x=pack)]
         elif axis == "W":
             arrays = self._weights(parts)
+        elif b.pack == CACHED:
+            before = ["if T > S:\n    raise ValueError('its queries have keys: T <= S only')"]
+            arrays = [f"{k}={x}" for k, x in zip(b.by_name, parts, strict=True)] if b.by_name else parts
         elif pack:
             arrays = [*alone, f"xp.stack([{', '.join(parts[len(alone) :])}], {axis})"]
         elif b.by_name:

@@ -15,18 +15,14 @@ from ..against import forms, options
 from ..against.asking import TOLERANCE, Answer, Candidate, Probe, arrays, distance
 from ..against.caller import Caller
 from ..against.forms import Form, Option
-from ..against.options import INTO, LONGEST_NAMES, OPTIONS, QUERY_LENGTHS, is_dropout_mask
+from ..against.options import INTO, LONGEST_NAMES, OPTIONS, PAST_PAIRS, QUERY_LENGTHS, is_dropout_mask
 from ..against.reading import Reading
 from ..against.weights import WEIGHTS, role_of
 from ..conventions.table import DECLARED, EQUAL_LENGTHS
 from .finer_reading import FinerReading
 from .limit import OutOfTime
 
-PAST_PAIRS = (
-    ("past_key", "past_value"), ("past_k", "past_v"), ("k_cache", "v_cache"), ("cache_k", "cache_v"),
-    ("k_past", "v_past"),
-)  # fmt: skip
-PASTS = *sum(PAST_PAIRS, ()), "past_key_value", "past_key_values", "layer_past", "past_kv", "kv_cache", "past", "cache"
+PASTS = *sum(PAST_PAIRS, ()), *options.PAST_IN_ONE
 PAST = 2  # tokens of earlier calls
 OF_THE_START, END = (DECLARED["start"], DECLARED["decode"], EQUAL_LENGTHS), DECLARED["end"]  # of causal
 FAULT = "fault: "  # before words for a meaning that is a defect
@@ -36,7 +32,7 @@ NORMS = "q_norm", "k_norm"  # functions or None, as of timm
 ROTATIONS = *options.OPEN_ROTATIONS, "rope", "rotary", "rotary_emb", "freqs", "position_embeddings"  # arrays or None
 HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText, MLX and Informer
     "op", "module", "stream", "preferred_element_type", "flash_attention", "use_flash_attention", "use_flash", "config",
-    "cfg", "kernel_options", "name", "seed", "tau", "delta",
+    "cfg", "kernel_options", "name", "seed", "tau", "delta", "rope_theta", "rope_base",
 )  # fmt: skip
 LAYOUTS = "layout", "kv_layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 SCALED = "bias, scale, softcap, mask"  # the order of steps in which the scale is applied to a bias as well
@@ -132,7 +128,7 @@ def _meaning(caller: Caller, form: Form, name: str) -> str:
         return words
     if name in PASTS:
         return _past(caller, form, name)
-    if "offset" in options.named(name):
+    if "offset" in options.named(name) and name not in ASIDES:
         return _only_start(caller, form, name)
     if "(ND)" in form.layout and form.layout in WEIGHTS and role_of(name)[1] == "b":
         return _bias_of_projection(caller, form, name)
@@ -163,6 +159,7 @@ def _switch(caller: Caller, form: Form, name: str, *, value: bool) -> str:
     found = caller.answer(dataclasses.replace(plain, given={**form.given, name: value}), probe)
     scale = "1" if form.how["scale"] != "1" else forms.BY_LAW["scale"]
     ways = {f"the scale is {scale}": plain.but(scale=scale)} if "scale" in options.named(name) else {}
+    ways |= {"1 is added to the sum of the softmax, as by a key of zeros": plain.but(weights="softmax, 1 added")}
     ways |= {"it is not causal": plain.but(always="")} if form.how["always"] else {}
     ways |= {"no ALiBi": plain.but(alibi=forms.BY_LAW["alibi"])} if form.how["alibi"] != forms.BY_LAW["alibi"] else {}
     rights = {words: Candidate(None, way).right(probe) for words, way in ways.items()}
@@ -306,6 +303,13 @@ def _positions(right: Right, B: int, N: int, T: int, S: int, *, of_queries: bool
     return [moved, np.tile(moved, (B, 1))], {f"positions of {'queries' if of_queries else 'keys'}": right(bias=bias)}
 
 
+def _filled(right: Right, B: int, N: int, T: int, S: int) -> Tried:
+    lengths = np.resize([S - 1, S], B).astype(np.int32)
+    seen = np.arange(S) <= lengths[:, None, None] - T + np.arange(T)[:, None]
+    bias = np.where(np.broadcast_to(seen[:, None], (B, N, T, S)), 0, -np.inf).astype(np.float32)
+    return [lengths], {"the number of keys in a cache, those of the queries among them": right(bias=bias)}
+
+
 ASIDES: dict[str, Callable[..., Tried]] = {
     **dict.fromkeys(SLOPES, _slopes),
     **dict.fromkeys(QUERY_LENGTHS, _lengths),
@@ -315,6 +319,7 @@ ASIDES: dict[str, Callable[..., Tried]] = {
     **dict.fromkeys(("topk", "top_k", "k_top"), _top_k),
     **dict.fromkeys(("layer_idx", "layer_number"), _layers),
     "sigmoid_bias": _under_the_sigmoid,
+    "cache_len": _filled,
     **dict.fromkeys(("gate", "gates", "gating", "gate_logits"), _gates),
     **{x: functools.partial(_positions, of_queries=x in options.OF_QUERIES) for x in options.OPEN_POSITIONS},
 }

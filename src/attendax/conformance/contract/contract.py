@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..adapters.implementation import OPTIONS as PROTOCOL_OPTIONS
 from ..against import options
-from ..against.dropout import AFTER, BEFORE, DIVIDED, IN_INFERENCE, OF_ALL_QUERIES, OTHER_MEAN, UNSCALED
+from ..against.dropout import AFTER, BEFORE, BOTH, DIVIDED, IN_INFERENCE, OF_ALL_QUERIES, OTHER_MEAN, UNASKED, UNSCALED
 from ..against.forms import BY_LAW, Form, Option, order_of
 from ..against.options import ADDED, BEGINS, MASKED, MASKING, OR_ADDED, PAIR, REACH, WIDE, WORD, axes_of
 from ..against.plain_call import OF_PLAIN
@@ -30,6 +30,8 @@ OF_DROPOUT = {  # the kind of what is not the law's, words, and a source
     BEFORE: (UNUSUAL, "dropout is of the scores, before the softmax", "Li et al. 2022, DropKey"),
     OF_ALL_QUERIES: (CONVENTION, "dropout drops the same keys for all queries", "T5X, dot_product_attention"),
     AFTER: (UNUSUAL, "dropout is of the result, not of the weights", ""),
+    BOTH: (CONVENTION, "dropout is of the weights, and of the result", "CausalSelfAttention of nanoGPT"),
+    UNASKED: (UNUSUAL, "dropout acts in every call that does not give 0: nothing else switches it off", ""),
 }
 
 
@@ -197,7 +199,8 @@ class Contract:
         if not scale or not isinstance(default, int | float):
             return ""
         words = f"{scale.name} is {default:.6g} by default"
-        if (axis, value) == ("scale", f"{default:.6g}"):
+        own = [f"{x:.6g}" for x in (default, 1 / default, default**-0.5)] if default > 0 else []
+        if axis == "scale" and value in own:
             return words + ", as in JAX's flash attention for TPU" * (default == 1)
         return words if default == 1 and (axis, value) == ("given_scale", "times 1/√D") else ""
 
@@ -205,6 +208,8 @@ class Contract:
         """Words for what says that it is meant to be causal without being asked; else nothing."""
         if {*options.OPEN_POSITIONS} & {*self.form.meant}:
             return "it is given positions"
+        if "cache_len" in self.form.meant:
+            return "it is given the length of a cache"
         self_evident = "attention_forward of llm.c" * self.form.pack.startswith("qkv")
         if "window" in self.form.options and self.form.how["side"] == "before":
             self_evident = "its window has keys before a query alone, as in Mistral"
@@ -236,6 +241,7 @@ class Contract:
         left_out = {*packs, *of_x, *(x.name for x in form.options.values()), *(x.partition(":")[0] for x in self.idle)}
         said = {options.MODULE_STUB: "an object with num_heads = N, head_dim = D, scale = D ** -0.5 and the like"}
         said |= {x: "the identity" if "eye" in x else "0" for k, x in form.meant.items() if WEIGHT.fullmatch(k)}
+        said |= {x: "the keys or values before these, with room for more" for x in form.meant.values() if "S - T)" in x}
         said |= {x: "no rotation, which is not tested" for values in options.OPEN_ROTATIONS.values() for x in values}
         meant = {k: said.get(x, x) for k, x in form.meant.items() if k not in left_out}
         more = [f"{k} = {x}" for k, x in meant.items() if k not in form.defaults]
@@ -375,6 +381,8 @@ def arrays_of(form: Form) -> str:
         own = dict(zip(("key", "value"), (x.replace("T", "S") for x in form.of_keys), strict=True))
         own = {k: x.replace("N", "G") for k, x in own.items()} if form.layout in options.IN_GROUPS else own
         return ", ".join(f"{x} as {axes_of(own.get(x, form.layout))}" for x in form.order.split(", "))
+    if pack == options.CACHED:
+        return f"query as {axes}; key, value alike, the last T of them{grouped}"
     return f"{form.order}{' in one array' if pack else ''} as {axes}{grouped}"
 
 

@@ -15,6 +15,7 @@ from ..against.empty_rows import FILL
 from ..against.forms import BY_LAW, Form, Option
 from ..against.options import AXIS, OPTIONS
 from ..against.remote import Function
+from ..against.weights import WEIGHT, projected
 from ..conventions.table import IGNORED, IN_TURN, SEES_ALL, TABLE, UNSEARCHED
 
 LONG_T, LONG_S = 149, 599  # tokens of texts in which blocks show, and keys of few queries: no multiples of a block
@@ -33,7 +34,7 @@ class FinerReading(Describing):
     def _as_called(self) -> Form | None:
         """The form of its plain call; of a function that is another in long texts, with the value that shows there."""
         form = super()._as_called()
-        if not form:
+        if not form or not self._has_keys_of_one(form):
             return None
         N, T, S, *widths = self.sizes[1:]
         probe = self.plain_probe((1, N, LONG_T, LONG_T, *widths) if T == S else (1, N, T, LONG_S, *widths))
@@ -41,6 +42,17 @@ class FinerReading(Describing):
             return form
         values = ((axis, x) for axis in OF_BLOCKS for x in list(TABLE[axis])[1:])
         return self.settled((form.but(**{axis: x}) for axis, x in values), [self.probe({}), probe]) or form
+
+    def _has_keys_of_one(self, form: Form) -> bool:
+        """Tell whether keys are made of the second of two arrays alone: the first is 0, and values are not."""
+        first = next((k for k, x in form.meant.items() if x.startswith("xp.eye(") and not WEIGHT.fullmatch(k)), "")
+        if not first or len(projected(form.meant)) < 2:
+            return True
+        none = dataclasses.replace(form, meant={**form.meant, first: f"0 * {form.meant[first]}"})
+        probe = self.plain_probe(self.sizes)
+        zero = probe._replace(arrays=(0 * probe.arrays[0], *probe.arrays[1:]))
+        found, right = self.answer(none, probe), self.right(form, zero)
+        return not found or distance(found[:1], right[:1]) <= TOLERANCE
 
     def _offered(self, form: Form, name: str) -> Form | None:
         """The form with a keyword; with arrays of one head if a mask or lengths mean nothing beside several.

@@ -14,6 +14,7 @@ from ..against.options import ADDED, MEANINGS, OR_ADDED, SHARED, WIDE, WITH_CAUS
 from ..against.weights import MOST_HEADS, WEIGHT, WEIGHTS, projected
 from ..against.writing import Adapter
 from ..cases.square import ALIKE
+from ..conventions.table import ROTARY
 
 PASSED = "sinks", "dropout_rate", "dropout_rng"  # keywords of the protocol that are passed on under the same name
 WIDEST_WEIGHT = 2048  # of a projection that changes nothing: its cost is the square
@@ -71,6 +72,7 @@ def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
     said = f"its layout is {form.layout}{f', packed {form.pack}' if form.pack else ''}"
     said = "its arrays are weights" if form.layout in WEIGHTS else said
     said = "its keys are its values" if form.pack in SHARED else said
+    said = "earlier keys lie in a cache" if form.pack == options.CACHED else said
     found = dict.fromkeys(("rank 2", "rank 3", "rank 5"), "its adapter is of rank 4")
     if (segments := form.options.get("segments")) and segments.name == segments.form:
         found["segments apart"] = f"{segments.name} is of queries and of keys"
@@ -81,13 +83,14 @@ def lacks(form: Form, alike: Collection[str] = ()) -> dict[str, str]:
     found |= dict.fromkeys(["grouped heads"] * ("(ND)" in form.layout and not form.grouped), said)
     found |= dict.fromkeys(["grouped heads", "V != D", "T != S"] * form.pack.startswith("qkv"), said)
     found |= dict.fromkeys(["V != D"] * (form.pack.startswith("kv") or "M" in form.layout), said)
-    rotated = {*options.OPEN_ROTATIONS} & {*form.meant}
+    rotated = {*options.OPEN_ROTATIONS} & {*form.meant} or form.how["rotary"] in ROTARY
     found |= dict.fromkeys(["odd widths"] * bool(rotated), "rotary positions turn pairs")
     square = {form.options[k].name for k in alike}
     limited = [k for k, x in form.options.items() if x.name in square]
     limited += ["bias"] * any(k == "mask" and form.options[k].form.endswith((ADDED, OR_ADDED)) for k in limited)
     found |= {trait: "it raises" for trait, x in ALIKE.items() if x.replace("query_segment_ids", "segments") in limited}
-    return found | dict.fromkeys(["not finite"] * (form.layout in WEIGHTS or form.pack in SHARED), said)
+    lacks_others = form.layout in WEIGHTS or form.pack in (*SHARED, options.CACHED)
+    return found | dict.fromkeys(["not finite"] * lacks_others, said)
 
 
 def _of_protocol(ours: str, option: Option) -> Option:

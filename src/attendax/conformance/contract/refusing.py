@@ -10,6 +10,7 @@ from ..against.asking import TOLERANCE, Candidate, Probe
 from ..against.caller import Caller
 from ..against.forms import Form
 from ..against.remote import Function
+from ..against.weights import projected
 from ..worker.errors import Failed
 from .contract import arrays_of
 
@@ -80,9 +81,11 @@ def _nearest(caller: Caller) -> tuple[str, str]:
         return "", "no call gives an array of the shape of a result"
     means = {key: np.mean(x, axis=0).round(3).tolist() for key, x in near.items()}
     angle, (_, words, nearest), share = min((angle, key, share) for key, (angle, share) in means.items())
+    if not share and len(projected(caller.fn.meant)) > 1:
+        return nearest, "its keys are made of both arrays, not of the second alone"
     if angle > FARTHEST:
         return nearest, "no formula is near it"
-    return nearest, f"{words}, where {share:.0%} of the results differ"
+    return nearest, f"{words}, where {max(share, 0.01):.0%} of the results differ"
 
 
 def _draws(caller: Caller) -> bool:

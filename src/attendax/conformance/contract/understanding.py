@@ -96,6 +96,7 @@ class Understood(NamedTuple):
             lacks = fitting.lacks(form, self.contract.alike)
             given |= {"fit": text, "layout": form.layout, "lacks": lacks, "arrays": form.arrays}
         inexact = {"NumPy's sums": form.arrays == "numpy", "distances of ALiBi": form.how["alibi"] != BY_LAW["alibi"]}
+        inexact |= {"rotary positions": form.how["rotary"] != BY_LAW["rotary"]}
         why = next((f"{x} in {{}} are too inexact" for x, true in inexact.items() if true), "")
         more: dict[str, Any] = {x: why.format(x) for x in ("float16", "bfloat16") if why}
         of_sum = "return_lse" in form.options and form.how["lse"] not in ("base e", "base 2")

@@ -61,6 +61,7 @@ class Steps:
         self.width = self.line("width")
         self.unnormed = q, k
         q, k = self.line("norm", q=q, k=k)
+        q, k = self.line("rotary", q=q, k=k)
         self.q = q * self.width
         self.k, self.v = (x[:, one if np.ptp(one) else one[:1]] for x, one in zip((k, v), self.heads, strict=True))
         self.known["v"] = self.v
@@ -235,6 +236,8 @@ class Steps:
         of_queries, of_keys = self.line("gradient_scale")
         of_q = of_queries * (ds @ self.k) * self.width
         of_k = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q), "keys")
+        if (pairs := self.conventions.value("rotary")) != law("rotary"):
+            of_q, of_k = (turned(x, pairs, back=True) for x in (of_q, of_k))
         found["query"], found["key"] = map(self._through_the_norm, (of_q, of_k), self.unnormed)
         return found
 
@@ -327,6 +330,24 @@ def unit(x: np.ndarray, eps: float = 0.0) -> np.ndarray:
     return rows
 
 
+def turned(x: np.ndarray, pairs: str, *, back: bool = False, rounded: bool = False) -> np.ndarray:
+    """Rows (..., T, D) that are rotated by their positions: each number with its neighbour, or one half with the other.
+
+    ``rounded``: by angles that are off by as much as those in float32 may be.
+    """
+    T, D = x.shape[-2:]
+    if D % 2:
+        raise ValueError("rotary positions turn pairs of numbers")
+    angles = np.arange(T)[:, None] * 1e4 ** (-np.arange(0, D, 2) / D)
+    if rounded:
+        angles *= 1 + 2**-22 * (-1.0) ** np.arange(T)[:, None]
+    places = (slice(0, D, 2), slice(1, D, 2)) if pairs == "neighbours" else (slice(0, D // 2), slice(D // 2, D))
+    both = (x[..., places[0]] + 1j * x[..., places[1]]) * np.exp((-1j if back else 1j) * angles)
+    found = np.empty_like(x)
+    found[..., places[0]], found[..., places[1]] = both.real, both.imag
+    return found
+
+
 def softmax(s: np.ndarray, axis: int = -1, added: float = 0.0) -> np.ndarray:
     """Along an axis; 0 where all are -inf. A number may be added to the sum of the powers."""
     shift = np.where(top(s, axis) == -np.inf, 0, top(s, axis))
@@ -351,7 +372,7 @@ def by_first_query(mask: np.ndarray, rows: int, keys: int) -> np.ndarray:
 
 
 FUNCTIONS = {
-    f.__name__: f for f in (by_first_query, in_blocks, largest, mixed, slopes, so_far, softmax, top, unit)
+    f.__name__: f for f in (by_first_query, in_blocks, largest, mixed, slopes, so_far, softmax, top, turned, unit)
 }  # in lines
 
 

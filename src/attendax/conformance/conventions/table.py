@@ -111,6 +111,7 @@ OF_SCALES = {
     "1": (UNUSUAL, "T5; keras.layers.Attention"), "1/D": (UNUSUAL, "muP (Yang et al. 2022)"),
     "1/√V": (CONVENTION, "GPT-2 of transformers, where V is D"),
 }  # fmt: skip
+ROTARY = {"neighbours": "RoFormer; LLaMA", "halves of a head": "GPT-NeoX; Llama of transformers"}  # pairs: sources
 TABLE: dict[str, Axis] = {
     # Which pairs are seen, by each option; then by all together.
     "causal": {
@@ -303,6 +304,12 @@ TABLE: dict[str, Axis] = {
             "queries and keys are divided by their root mean square",
             kind=UNUSUAL, source="QK norm of Qwen3 and Gemma 3"),
     },
+    "rotary": {
+        "none": Line("q, k"),
+        **{pairs: Line(f"turned(q, {pairs!r}), turned(k, {pairs!r})",
+               f"queries and keys are rotated by their positions, in pairs of {pairs}", kind=CONVENTION, source=source)
+           for pairs, source in ROTARY.items()},
+    },
     "order": {
         "scale, softcap, bias, mask": Line("scale softcap bias mask"),
         "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is also applied to the bias",
@@ -463,6 +470,10 @@ UNSEARCHED: dict[str, Axis] = {  # values that calls of their own tell from othe
     "norm": {  # with as large an eps as models have
         "unit, eps": Line("unit(q, 1e-5), unit(k, 1e-5)", kind=UNUSUAL),
         "root mean square, eps": Line("unit(q, 1e-5 * D) * D ** 0.5, unit(k, 1e-5 * D) * D ** 0.5", kind=UNUSUAL),
+    },
+    "rotary": {
+        f"{pairs}, rounded": Line(", ".join(f"turned({x}, {pairs!r}, rounded=True)" for x in "qk"), kind=UNUSUAL)
+        for pairs in ROTARY
     },
     "causal": {
         OF_VALID: Line("j <= i + lengths - T", "causal is aligned to the end of the keys by their lengths", EXPECT,

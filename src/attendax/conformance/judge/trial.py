@@ -146,19 +146,17 @@ class Trial:
             return right.by_conventions(meant, direction, own) if own.off else right.leaves(meant, direction)
 
     def _off_by_unknown(self, wanted: Leaves) -> Iterator[Leaves]:
-        """Errors that a scale which was measured, the eps of a norm, and the rounding of ALiBi may cause."""
-        meant, norm, alibi = self.meant(), *map(self.declared.value, ("norm", "alibi"))
+        """Errors that a scale which was measured, the eps of a norm, and the rounding of ALiBi and RoPE may cause."""
+        meant, value = self.meant(), self.declared.value
         if self.declared.is_measured("scale") and "scale" not in self.inputs.options:
             scale = {"scale": meant.options["scale"] * (1 + MEASURED)}
             moved = (x._replace(options=x.options | scale) for x in (meant, self.inputs))
             found = self._right(*moved, given_scale=law("given_scale"))
             yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
-        if norm != law("norm"):
-            found = self._right(meant, self.inputs, norm=f"{norm}, eps")
-            yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
-        if alibi != law("alibi"):
-            found = self._right(meant, self.inputs, alibi=f"{alibi}, rounded")
-            yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
+        for axis, what in (("norm", "eps"), ("alibi", "rounded"), ("rotary", "rounded")):
+            if value(axis) != law(axis):
+                found = self._right(meant, self.inputs, **{axis: f"{value(axis)}, {what}"})
+                yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
 
     def tolerances(self, wanted: Leaves, *, effort: int = MOST_EFFORT) -> dict[str, Tolerance]:
         """The largest error of each leaf, as ``tolerances.tolerances`` has it, and what is unknown may add."""
