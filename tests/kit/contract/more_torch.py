@@ -676,11 +676,13 @@ def of_both(x, latents, to_q, to_kv, heads=4):
     return ((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-def default_divisor(query, key, value, query_pre_attn_scalar=256):
-    """Causal, with the scale of Gemma: 1/16 by default."""
+def default_divisor(query, key, value, mask=None, query_pre_attn_scalar=256):
+    """Causal, with the scale of Gemma: 1/16 by default; the mask (B, S) is 1 at tokens."""
     s = query @ key.mT * query_pre_attn_scalar**-0.5
     T, S = s.shape[-2:]
-    return s.masked_fill(~torch.ones(T, S, dtype=torch.bool).tril(S - T), -1e30).softmax(-1) @ value
+    seen = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+    seen = seen if mask is None else seen & mask[:, None, None].bool()
+    return s.masked_fill(~seen, -1e30).softmax(-1) @ value
 
 
 def in_three_parts(query, key, value, num_heads, in_proj_weight, in_proj_bias, add_zero_attn=False):

@@ -145,18 +145,18 @@ class Trial:
         with np.errstate(all="ignore"):
             return right.by_conventions(meant, direction, own) if own.off else right.leaves(meant, direction)
 
-    def _off_by_unknown(self, wanted: Leaves) -> Iterator[Leaves]:
+    def _off_by_unknown(self) -> Iterator[Leaves]:
         """Errors that a scale which was measured, the eps of a norm, and the rounding of ALiBi and RoPE may cause."""
-        meant, value = self.meant(), self.declared.value
+        meant, value, whole = self.meant(), self.declared.value, self.expected()
         if self.declared.is_measured("scale") and "scale" not in self.inputs.options:
             scale = {"scale": meant.options["scale"] * (1 + MEASURED)}
             moved = (x._replace(options=x.options | scale) for x in (meant, self.inputs))
             found = self._right(*moved, given_scale=law("given_scale"))
-            yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
+            yield {leaf: x - whole[leaf] for leaf, x in found.items()}
         for axis, what in (("norm", "eps"), ("alibi", "rounded"), ("rotary", "rounded")):
             if value(axis) != law(axis):
                 found = self._right(meant, self.inputs, **{axis: f"{value(axis)}, {what}"})
-                yield {leaf: x - wanted[leaf] for leaf, x in found.items()}
+                yield {leaf: x - whole[leaf] for leaf, x in found.items()}
 
     def tolerances(self, wanted: Leaves, *, effort: int = MOST_EFFORT) -> dict[str, Tolerance]:
         """The largest error of each leaf, as ``tolerances.tolerances`` has it, and what is unknown may add."""
@@ -170,7 +170,7 @@ class Trial:
             case = case._replace(call=", ".join(filter(None, (case.call, always))))  # few keys are rounded otherwise
         found = tolerances(case, self.how, wanted, in_jax=in_jax, effort=effort)
         tree = max(map(largest, wanted.values()), default=0.0)
-        unknown = self._off_by_unknown(wanted) if effort >= 0 else ()
+        unknown = self._off_by_unknown() if effort >= 0 else ()
         for leaf, off in itertools.chain.from_iterable(map(dict.items, unknown)):
             beside = largest(off) / scale_of(wanted[leaf], found[leaf], tree)
             found[leaf] = found[leaf]._replace(allowed=found[leaf].allowed + beside)
