@@ -101,7 +101,7 @@ class Implementation:
     def way(self, direction: str) -> str:
         """The function of a driver for a direction: "gradient of a loss, mean" is computed by "gradient_of_a_loss"."""
         name = direction.partition(", ")[0].replace(" ", "_")
-        return NOT_COMPILED.get(name, name) if self.eager else name
+        return NOT_COMPILED.get(name, name) if self.eager and self.arrays == "jax" else name
 
     def lack(self, traits: list[str]) -> tuple[str, str] | None:
         """The first of the traits of a case that it does not offer, and why; None if it offers all."""
