@@ -351,6 +351,7 @@ OPEN = {
     "drops_scores": "before the softmax",
     "drops_results": "of the result",
     "drops_unasked": "in every call",
+    "newest": "newest tokens of a cache",
     "drops_always": "in inference",
     "sides_literal": "only -1 on both sides",
     "farther_more": "wrong sign",

@@ -860,3 +860,40 @@ def written_cache(xq, xk, xv, cache_k, cache_v, start_pos):
     s = np.einsum("btnd,bsnd->bnts", xq, k) / np.sqrt(xq.shape[-1])
     s = np.where(np.tri(T, start_pos + T, start_pos), s, -np.inf)
     return np.einsum("bnts,bsnd->btnd", softmax(s), v).reshape(B, T, -1)
+
+
+class Heads:
+    """(B, T, N·D), of a number of heads that the object has."""
+
+    def __init__(self, heads):
+        self.heads = heads
+
+    def attend(self, query, key, value, mask=None):
+        """The mask (B, S) is True at tokens."""
+        q, k, v = (_heads(x, self.heads) for x in (query, key, value))
+        s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        s = s if mask is None else np.where(mask[:, None, None], s, -1e9)
+        return (softmax(s) @ v).swapaxes(1, 2).reshape(*query.shape[:2], -1)
+
+
+heads_of_object = Heads(2).attend
+
+
+def segment_0(q, k, v, segment_ids):
+    """(B, T, N, D): the segment 0 is padding, which gets and gives nothing."""
+    seen = ((segment_ids[:, :, None] == segment_ids[:, None]) & (segment_ids != 0)[:, None])[:, None]
+    s = np.where(seen, np.einsum("btnd,bsnd->bnts", q, k) / np.sqrt(q.shape[-1]), -1e30)
+    weights = np.exp(s - s.max(-1, keepdims=True)) * seen
+    return np.einsum("bnts,bsnd->btnd", weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30), v)
+
+
+def own_head_order(q, k, v):
+    """Query head h reads key head h % G, as the checkpoint has them."""
+    k, v = (np.tile(x, (1, q.shape[1] // x.shape[1], 1, 1)) for x in (k, v))
+    return softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+
+
+def newest(q, k, v, causal=True):
+    """Queries are the newest tokens of the cache of keys."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(np.where(np.tri(*s.shape[-2:]), s, -np.inf) if causal else s) @ v

@@ -405,7 +405,10 @@ OF_MODULE = {  # attributes of a module that attention functions read
 MODULE_STUB = f"types.SimpleNamespace({', '.join(f'{k}={x}' for k, x in OF_MODULE.items())})"
 WIDTH_NAMES = "d_k", "dk", "d_head", "head_dim", "dim_head", "head_size", "dim_k", "key_dim"
 GROUP_NAMES = "n_rep", "num_key_value_groups", "num_groups"
-KEY_HEADS = "kv_n_heads", "kv_num_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head"
+KEY_HEADS = (
+    "kv_n_heads", "kv_num_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv_head",
+    "heads_kv", "n_heads_kv", "num_heads_kv", "nheads_k", "num_heads_k", "n_kv", "h_kv",
+)  # fmt: skip
 OF_NO_OPTION = *HEAD_NAMES, *KEY_HEADS, *UNREAD_NAMES  # names
 BEGINS = {  # of packed sequences: where each begins; one list for both raises an error if they are not as many
     "cu_seqlens_q": "T", "cu_seq_q": "T", "cu_seqlens": "[T][T != S]",
@@ -466,7 +469,7 @@ OPEN_ROTATIONS = {  # by name: nothing is rotated by them
 }
 MEANT |= dict.fromkeys((*OPEN_POSITIONS, *OPEN_ROTATIONS, "S"), "None")
 MEANT |= dict.fromkeys(QUERY_LENGTHS, "xp.zeros((B,), dtype=xp.int32) + T")
-OPEN_SEGMENTS = tuple(f"xp.zeros((B, {x}), dtype=xp.int32)" for x in "ST")  # one segment
+OPEN_SEGMENTS = tuple(f"xp.ones((B, {x}), dtype=xp.int32)" for x in "ST")  # one segment, and no padding
 ZERO_BIASES = tuple(f"xp.zeros({x})" for x in ("(B, N, T, S)", "(B * N, 1, S)", "(B, N, 1, S)", "(N, T, S)"))  # add 0
 
 

@@ -25,13 +25,19 @@ from ..worker.calling import Subject, Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import name_of, path_in_other_process
 from . import weights
-from .options import completed
+from .options import HEAD_NAMES, completed
 
 CALL_SECONDS, TOTAL_TIME = 60.0, 600.0  # seconds of a call, and of all calls
 LATER_SECONDS = 5.0  # seconds of a call, if another call had no answer in time
 PLAIN_TYPES = (bool, int, float, str, type(None))
 IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torch": "import torch as xp"}
 FOREIGN = "from attendax.conformance.worker.foreign import implementation\n\nfn = implementation({0!r}).attend"
+SET_HEADS = """def fn(*arrays, call=fn, {name}={own}, **options):
+    object.__setattr__({at}, {name!r}, {name})
+    try:
+        return call(*arrays, **options)
+    finally:
+        object.__setattr__({at}, {name!r}, {own})"""
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAF_NAMES = ("out", "lse")
 PERHAPS = "found"  # of a result that is a tuple, whatever others are
@@ -87,8 +93,9 @@ class Here(Subject):
         self.told["weights"] = {name: list(x.shape) for name, x in own.items()}
         in_order = by_position(parameters)
         parameters, in_containers = _of_weights(parameters, self.told["source"])
-        self.by_name = self.fn
-        if called := "\n".join(filter(None, (in_order, in_containers))):
+        heads, of_object = _of_heads(self.fn, parameters)
+        parameters, self.by_name = [*parameters, *heads], self.fn
+        if called := "\n".join(filter(None, (in_order, in_containers, of_object))):
             given = {"fn": self.fn}
             exec(called, given)
             self.by_name = given["fn"]
@@ -297,6 +304,23 @@ def _of_weights(given: list[inspect.Parameter], source: str) -> tuple[list[inspe
     found = weights.contained([p.name for p in given], source)
     parameters = [p.replace(name=x) for p in given for x in found.get(p.name, (p.name,))]
     return parameters, weights.by_name(found)
+
+
+def _of_heads(fn: Any, given: list[inspect.Parameter]) -> tuple[list[inspect.Parameter], str]:
+    """The number of heads that an object has in an attribute, as a parameter; and Python to call ``fn`` so."""
+    torch, owner = sys.modules.get("torch"), getattr(fn, "__self__", fn)
+    has_weights = torch and isinstance(owner, torch.nn.Module)  # of that number
+    known = has_weights or {p.name for p in given} & {*HEAD_NAMES}
+    if known or isinstance(owner, type | types.ModuleType | types.FunctionType | functools.partial):
+        return [], ""
+    place = "call" if owner is fn else "call.__self__"
+    places = {place: owner} | {f"{place}.{name}": x for name, x in getattr(owner, "__dict__", {}).items()}
+    for at, x in places.items():
+        attributes = getattr(x, "__dict__", {})
+        for name in (name for name in HEAD_NAMES if type(attributes.get(name)) is int):
+            code = SET_HEADS.format(at=at, name=name, own=attributes[name])
+            return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=attributes[name])], code
+    return [], ""
 
 
 def _of_torch(fn: Any) -> list[inspect.Parameter]:

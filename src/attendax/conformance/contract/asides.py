@@ -32,7 +32,7 @@ NORMS = "q_norm", "k_norm"  # functions or None, as of timm
 ROTATIONS = *options.OPEN_ROTATIONS, "rope", "rotary", "rotary_emb", "freqs", "position_embeddings"  # arrays or None
 HOOKS = (  # of xformers, Flax, JAX, Keras, MaxText, MLX and Informer
     "op", "module", "stream", "preferred_element_type", "flash_attention", "use_flash_attention", "use_flash", "config",
-    "cfg", "kernel_options", "name", "seed", "tau", "delta", "rope_theta", "rope_base",
+    "cfg", "kernel_options", "name", "seed", "tau", "delta", "rope_theta", "rope_base", "out",
 )  # fmt: skip
 LAYOUTS = "layout", "kv_layout", "input_layout", "qkv_layout", "tensor_layout", "data_format", "qkv_format"  # text
 SCALED = "bias, scale, softcap, mask"  # the order of steps in which the scale is applied to a bias as well

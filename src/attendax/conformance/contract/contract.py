@@ -121,11 +121,15 @@ class Contract:
             if of_plain and axis not in OF_PLAIN and line.kind == DEFECT:
                 continue  # what is off in the plain call may look like it
             documented = self._by_default(axis, value) or self._stated(axis, value) or self._replaces_causal(axis)
-            if line.kind == UNUSUAL and documented:
+            if documented and (line.kind == UNUSUAL or axis == "heads"):
                 line = line._replace(kind=CONVENTION, source=documented)
             yield Meaning(axis, value, line.kind, line.words, line.source)
         yield from (Meaning("mask", value, UNUSUAL, words) for value, words in contrary.items())
         yield from self._miscounted()
+        causal = self.conventions.value("causal")
+        if "is_causal" in self.form.options and causal in FROM_THE_START and docstrings.says_newest(self.documentation):
+            words = f"causal is {causal}, and by its docstring queries are the newest tokens of a cache"
+            yield Meaning("causal", causal, UNUSUAL, words)
         used, names = self.form.order.split(", "), self._by_names().order.split(", ")
         moved = [(x, y) for x, y in zip(names, used, strict=True) if x != y and not self.form.pack]
         if moved:
@@ -343,6 +347,7 @@ class Contract:
 
 
 JUDGED = CONVENTION, UNUSUAL
+FROM_THE_START = DECLARED["start"], DECLARED["decode"]  # values of causal
 TRANSLATED = "mask", "lse"
 PAIRS_IF_ALWAYS = {  # values of the axis of pairs
     "aligned to the start": "causal", "aligned to the end": "causal to the end",

@@ -13,6 +13,7 @@ MEANT = {  # words of a docstring or a signature by which an unusual value is me
     "scale 1": r"unscaled|pre-?scaled|already (scaled|multiplied|divided)"
     r"|(\b(not|no|without)|n't) (scal(ed|ing)|divided by|1 ?/ ?sqrt)|scal(e|ing)\b[^.]*\b(folded|absorbed|part of)\b",
     "joins mask": r"\b(no mask\b|mask is None)[^.]*causal|\bmask\b[^.]*(instead of|in place of|replaces|overrides)",
+    "heads": r"\bh\w*\s*(%|mod)\s*\w+|\bhead\w*\b[^.]*\bmodulo\b",
     "weights sigmoid": "sigmoid", "weights ReLU": "relu", "weights top": "top[-_ ]?k",
     "weights softmax": r"softmax[-_ ]?(1|one)\b|off[- ]by[- ]one",
 }  # fmt: skip
@@ -52,6 +53,12 @@ def stated(axis: str, value: str, documentation: str, names: Collection[str], so
         return ""
     written = re.search(TRIANGLE, source, re.IGNORECASE) if axis == "always" else None
     return f"its {place} or docstring says {found[0]}" if found else f"its source says {written[0]}" if written else ""
+
+
+def says_newest(docstring: str) -> bool:
+    """Tell whether queries are the newest tokens of a cache of keys, by a docstring."""
+    newest = r"\b(newest|most recent|latest)\b[^.]*\btokens?\b|\bnew tokens?\b[^.]*\bcache"
+    return bool(re.search(r"\bcache", docstring, re.I) and re.search(newest, docstring, re.I))
 
 
 def says_hides(docstring: str, name: str) -> bool | None:

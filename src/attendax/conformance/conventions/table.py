@@ -179,6 +179,9 @@ TABLE: dict[str, Axis] = {
             "a query sees the keys of earlier segments as well"),
         "first batch": Line("of_queries[:1, ..., :, None] == of_keys[:1, ..., None, :]",
             "every batch gets the segment ids of the first"),
+        "0 is padding": Line(
+            "(of_queries[..., :, None] == of_keys[..., None, :]) & (of_keys[..., None, :] != 0)",
+            "segment id 0 is padding: no query sees it", kind=CONVENTION, source="packed examples of T5X and MaxText"),
         "0 alone": Line("(of_queries[..., :, None] != 0) & (of_keys[..., None, :] != 0)",
             "segment ids hide padding, 0, and no other segments"),
         IGNORED: Line("j >= 0", "key_segment_ids is ignored"),
